@@ -1,0 +1,185 @@
+/* core: contexts, storage, tensors, scopes, names, pool. Internal interface for the rooms above. */
+#ifndef MN_CORE_CORE_H
+#define MN_CORE_CORE_H
+
+#include "include/minim_ext.h"
+#include "core/cpu.h"
+#include "core/device.h"
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* a * b (and a + b) without overflow: false if it does not fit. */
+bool mn_size_mul(size_t a, size_t b, size_t *result);
+bool mn_size_add(size_t a, size_t b, size_t *result);
+
+/* Host memory of a context; NULL records MN_ERR_MEMORY. Blocks up to 2 KiB are kept in free lists,
+ * so that steps do not ask the allocator. free takes the size asked for and accepts NULL. */
+void *mn_host_alloc(mn_context *context, size_t bytes);
+void *mn_host_calloc(mn_context *context, size_t count, size_t bytes);
+void mn_host_free(mn_context *context, void *memory, size_t bytes);
+char *mn_host_strdup(mn_context *context, const char *text);
+void mn_host_strfree(mn_context *context, char *text);
+/* Fills the all-NULL allocator with the C library's. */
+mn_allocator mn_allocator_or_default(const mn_allocator *allocator);
+
+/* Device memory through the caching pool (live and peak counters, limit). NULL records
+ * MN_ERR_MEMORY after the pool was flushed and the request retried. bytes 0 gives NULL without an
+ * error. Freed memory may be handed out again at once: the device's queue keeps the order. */
+void *mn_pool_alloc(mn_context *context, size_t bytes);
+void mn_pool_free(mn_context *context, void *memory, size_t bytes);
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+/* Records the first error; later ones are dropped. Returns the pending status. The layer path is
+ * put in front ("conv1: ..."). */
+mn_status mn_fail(mn_context *context, mn_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* As mn_fail for code without a context; keeps an error already there; error may be NULL. */
+mn_status mn_error_set(mn_error *error, mn_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Copies an options struct, whose first member is its size, over the defaults in *known. A caller
+ * built with an older, shorter struct is served; a longer one is refused. `options` may be NULL. */
+mn_status mn_options_copy(mn_error *error, const char *what, void *known, size_t known_size,
+                          const void *options);
+/* True if nothing is pending. */
+bool mn_ok(const mn_context *context);
+/* Turns a fault of finished device work into the pending error. */
+mn_status mn_check_fault(mn_context *context);
+
+#define MN_TRY(expression)                                                                         \
+    do {                                                                                           \
+        mn_status mn_try_status = (expression);                                                    \
+        if (mn_try_status != MN_OK)                                                                \
+            return mn_try_status;                                                                  \
+    } while (0)
+
+/* ---- storage and tensors --------------------------------------------------------------------- */
+
+typedef struct mn_storage {
+    mn_context *context;
+    void *data;
+    size_t bytes;
+    int references;
+    uint64_t version;
+} mn_storage;
+
+mn_storage *mn_storage_create(mn_context *context, size_t bytes); /* one reference */
+void mn_storage_release(mn_storage *storage);
+
+/* 16-bit copy of a parameter, valid while version equals the storage's version. */
+typedef struct mn_shadow {
+    mn_storage *storage; /* NULL: none */
+    uint64_t version;
+} mn_shadow;
+
+/* What only leaves have. Gradient and flags belong to autograd, shadows to amp and optim. */
+typedef struct mn_leaf {
+    char *name;      /* "" if none */
+    mn_tensor *grad; /* kept over zero_grad for its memory; meaningless while state is NONE */
+    mn_grad_state state;
+    bool consumed;       /* a finished step has used the gradient */
+    mn_shadow shadow[2]; /* f16, bf16 */
+} mn_leaf;
+
+struct mn_scope_frame;
+struct mn_node;
+
+struct mn_tensor {
+    mn_context *context;
+    mn_storage *storage;
+    size_t offset; /* bytes into storage */
+    mn_dtype dtype;
+    int ndim;
+    int64_t shape[MN_MAX_DIMS];
+    int64_t numel;
+    int references;
+    mn_layout layout;
+    bool requires_grad;
+    struct mn_node *node; /* what made it; NULL for leaves. One reference (see release_node) */
+    int node_output;      /* which output of node */
+    mn_leaf *leaf;        /* NULL until needed */
+    /* Scope that owns one reference, and its intrusive list. */
+    struct mn_scope_frame *scope;
+    mn_tensor *scope_next, *scope_previous;
+};
+
+/* Checked product of a shape; records MN_ERR_SHAPE or MN_ERR_MEMORY. Both results may be NULL. */
+mn_status mn_shape_check(mn_context *context, mn_dtype dtype, int ndim, const int64_t *shape,
+                         int64_t *numel, size_t *bytes);
+/* New tensor that owns new storage; in the innermost scope, or with one reference for the caller
+ * (unscoped). */
+mn_tensor *mn_tensor_new(mn_context *context, mn_dtype dtype, int ndim, const int64_t *shape);
+mn_tensor *mn_tensor_new_unscoped(mn_context *context, mn_dtype dtype, int ndim,
+                                  const int64_t *shape);
+/* New scoped tensor on storage (which gains a reference), starting at offset. */
+mn_tensor *mn_tensor_view(mn_storage *storage, size_t offset, mn_dtype dtype, int ndim,
+                          const int64_t *shape);
+/* As mn_tensor_view with one reference for the caller. */
+mn_tensor *mn_tensor_view_unscoped(mn_storage *storage, size_t offset, mn_dtype dtype, int ndim,
+                                   const int64_t *shape);
+/* Address of the first element. */
+void *mn_tensor_address(const mn_tensor *tensor);
+mn_view mn_tensor_as_view(const mn_tensor *tensor); /* NULL gives an absent view */
+/* Makes the leaf part if it is not there; NULL records an error. */
+mn_leaf *mn_tensor_leaf(mn_tensor *tensor);
+/* "[2,3] f32" into buffer; returns buffer. */
+const char *mn_tensor_describe(const mn_view *view, char *buffer, size_t size);
+/* MN_OK if the tensor is there and belongs to context; else the error. `what` names the argument.
+ */
+mn_status mn_tensor_check(mn_context *context, const mn_tensor *tensor, const char *what);
+
+/* ---- context --------------------------------------------------------------------------------- */
+
+/* State that higher rooms keep in the context. destroy frees it; scope_end (may be NULL) is called
+ * when a scope ends, with the depth that remains, to end what was begun deeper. */
+typedef enum mn_slot_id { MN_SLOT_OPS, MN_SLOT_AUTOGRAD, MN_SLOT_AMP, MN_SLOT_COUNT } mn_slot_id;
+typedef struct mn_slot {
+    void *state;
+    void (*destroy)(mn_context *context, void *state);
+    void (*scope_end)(mn_context *context, void *state, int depth);
+} mn_slot;
+
+/* Called by mn_apply before the shape rule, unless inside backward: may replace entries of inputs
+ * by casts of them and set *f32_output. */
+typedef mn_status (*mn_cast_hook)(mn_context *context, const mn_op *op, mn_tensor **inputs,
+                                  int count, bool *f32_output);
+
+struct mn_pool;
+struct mn_host_cache;
+struct mn_names;
+
+/* mn_context_free with objects left (tensors that were retained, parameters, modules, ...) only
+ * closes the context: slots and threads are gone and a pending error stays for good, so that every
+ * op and verb refuses. Releasing the last object (mn_host_free of the last block) frees the rest.
+ */
+struct mn_context {
+    mn_allocator allocator;
+    mn_error error;
+    mn_device *device;
+    mn_cpu cpu;
+    struct mn_pool *pool;
+    struct mn_host_cache *host_cache;
+    struct mn_names *names;
+    struct mn_scope_frame *scope; /* innermost; the root scope always exists */
+    int scope_depth;              /* 0: only the root scope */
+    uint64_t next_scope_id;
+    uint64_t seed;
+    mn_slot slots[MN_SLOT_COUNT];
+    mn_cast_hook cast_hook;
+    bool closed;
+    bool in_backward;
+    int no_grad_depth;
+    /* Set by autograd. Must not need the slot's state, which may be gone by then. */
+    void (*release_node)(mn_context *context, struct mn_node *node);
+    char cpu_name[64];
+    char cpu_features[160];
+};
+
+/* "conv1" or "layer1.0.conv2"; "" outside of any layer. */
+const char *mn_name_path(const mn_context *context);
+
+/* Device transfers with errors recorded in the context. */
+mn_status mn_upload(mn_context *context, void *dst, const void *host, size_t bytes);
+mn_status mn_download(mn_context *context, void *host, const void *src, size_t bytes);
+
+#endif

@@ -1,0 +1,209 @@
+/* core/pool.c: the caching pool of device memory. Blocks are kept in bins by size class, 64-byte
+ * classes up to 4 KiB and four classes per octave above, so that the same sequence of requests is
+ * served without asking the device again. */
+#include "core/parts.h"
+
+#include <string.h>
+
+enum {
+    GRAIN = 64,
+    SMALL_SHIFT = 12,
+    SMALL_BYTES = 1 << SMALL_SHIFT,
+    SMALL_BINS = SMALL_BYTES / GRAIN,
+    LARGEST_SHIFT = 60,
+    BIN_COUNT = SMALL_BINS + 4 * (LARGEST_SHIFT - SMALL_SHIFT)
+};
+
+/* Device memory may be out of the host's reach, so free blocks are listed beside it. The list has
+ * room for all blocks of the bin: freeing never allocates. */
+typedef struct pool_bin {
+    void **free;
+    size_t count, capacity;
+    size_t blocks; /* of this class, handed out or free */
+} pool_bin;
+
+struct mn_pool {
+    pool_bin bins[BIN_COUNT];
+    mn_memory_stats stats;
+    uint64_t limit;
+};
+
+typedef struct size_class {
+    size_t bin;
+    size_t bytes;
+} size_class;
+
+/* bytes: at least 1, at most 1 << LARGEST_SHIFT. */
+static size_class class_of(size_t bytes)
+{
+    if (bytes <= SMALL_BYTES) {
+        size_t bin = (bytes - 1) / GRAIN;
+        return (size_class){bin, (bin + 1) * GRAIN};
+    }
+    size_t octave = SMALL_SHIFT;
+    while (((size_t)2 << octave) < bytes)
+        octave++;
+    size_t step = (size_t)1 << (octave - 2);
+    size_t quarter = (bytes - ((size_t)1 << octave) - 1) / step; /* 0 to 3 */
+    size_t bin = SMALL_BINS + 4 * (octave - SMALL_SHIFT) + quarter;
+    return (size_class){bin, ((size_t)1 << octave) + (quarter + 1) * step};
+}
+
+/* Size of the blocks in a bin; the inverse of class_of. */
+static size_t bytes_of(size_t bin)
+{
+    if (bin < SMALL_BINS)
+        return (bin + 1) * GRAIN;
+    size_t quarter = ((size_t)SMALL_BYTES << (bin - SMALL_BINS) / 4) / 4;
+    return (5 + (bin - SMALL_BINS) % 4) * quarter;
+}
+
+static size_t live_bytes(size_t bytes)
+{
+    return (bytes + GRAIN - 1) / GRAIN * GRAIN;
+}
+
+bool mn_pool_create(mn_context *context, uint64_t limit)
+{
+    const mn_allocator *allocator = &context->allocator;
+    struct mn_pool *pool = allocator->alloc(allocator->user, sizeof *pool, GRAIN);
+    if (!pool) {
+        mn_fail(context, MN_ERR_MEMORY, "no memory for a memory pool");
+        return false;
+    }
+    memset(pool, 0, sizeof *pool);
+    pool->limit = limit;
+    context->pool = pool;
+    return true;
+}
+
+void mn_pool_flush(mn_context *context)
+{
+    struct mn_pool *pool = context->pool;
+    mn_device *device = context->device;
+    if (!pool || !device)
+        return;
+    /* A device that fails here is met again by the next call that waits. */
+    (void)device->synchronize(device);
+    for (size_t i = 0; i < BIN_COUNT; i++) {
+        pool_bin *bin = &pool->bins[i];
+        if (bin->count == 0)
+            continue;
+        size_t bytes = bytes_of(i);
+        bin->blocks -= bin->count;
+        while (bin->count > 0) {
+            device->free(device, bin->free[--bin->count], bytes);
+            pool->stats.pool_bytes -= bytes;
+        }
+    }
+}
+
+void mn_pool_destroy(mn_context *context)
+{
+    struct mn_pool *pool = context->pool;
+    const mn_allocator *allocator = &context->allocator;
+    if (!pool)
+        return;
+    mn_pool_flush(context);
+    for (size_t i = 0; i < BIN_COUNT; i++) {
+        pool_bin *bin = &pool->bins[i];
+        if (bin->free)
+            allocator->free(allocator->user, bin->free, bin->capacity * sizeof *bin->free);
+    }
+    allocator->free(allocator->user, pool, sizeof *pool);
+    context->pool = NULL;
+}
+
+/* Room in the bin's list for one block more. */
+static bool reserve(const mn_allocator *allocator, pool_bin *bin)
+{
+    size_t bytes;
+    if (bin->blocks < bin->capacity)
+        return true;
+    size_t capacity = bin->capacity ? 2 * bin->capacity : 8;
+    if (!mn_size_mul(capacity, sizeof *bin->free, &bytes))
+        return false;
+    void **list = allocator->alloc(allocator->user, bytes, GRAIN);
+    if (!list)
+        return false;
+    if (bin->free) {
+        memcpy(list, bin->free, bin->count * sizeof *list);
+        allocator->free(allocator->user, bin->free, bin->capacity * sizeof *list);
+    }
+    bin->free = list;
+    bin->capacity = capacity;
+    return true;
+}
+
+static void *new_block(mn_context *context, size_class class)
+{
+    struct mn_pool *pool = context->pool;
+    pool_bin *bin = &pool->bins[class.bin];
+    if (!reserve(&context->allocator, bin))
+        return NULL;
+    pool->stats.system_requests++;
+    void *memory = context->device->alloc(context->device, class.bytes);
+    if (memory) {
+        bin->blocks++;
+        pool->stats.pool_bytes += class.bytes;
+    }
+    return memory;
+}
+
+static void *take_block(mn_context *context, size_t bytes)
+{
+    size_class class = class_of(bytes);
+    pool_bin *bin = &context->pool->bins[class.bin];
+    if (bin->count > 0)
+        return bin->free[--bin->count];
+    void *memory = new_block(context, class);
+    if (memory)
+        return memory;
+    mn_pool_flush(context);
+    mn_host_cache_trim(context);
+    return new_block(context, class);
+}
+
+void *mn_pool_alloc(mn_context *context, size_t bytes)
+{
+    mn_memory_stats *stats = &context->pool->stats;
+    uint64_t limit = context->pool->limit;
+    if (bytes == 0)
+        return NULL;
+    size_t live = bytes <= (size_t)1 << LARGEST_SHIFT ? live_bytes(bytes) : bytes;
+    if (limit > 0 && (live > limit || stats->live_bytes > limit - live)) {
+        mn_fail(context, MN_ERR_MEMORY,
+                "no memory for %zu bytes: %llu in use, and the context's limit is %llu", bytes,
+                (unsigned long long)stats->live_bytes, (unsigned long long)limit);
+        return NULL;
+    }
+    void *memory = bytes <= (size_t)1 << LARGEST_SHIFT ? take_block(context, bytes) : NULL;
+    if (!memory) {
+        mn_fail(context, MN_ERR_MEMORY, "no memory for %zu bytes on device %s: %llu in use", bytes,
+                context->device->name, (unsigned long long)stats->live_bytes);
+        return NULL;
+    }
+    stats->live_bytes += live;
+    if (stats->live_bytes > stats->peak_bytes)
+        stats->peak_bytes = stats->live_bytes;
+    return memory;
+}
+
+void mn_pool_free(mn_context *context, void *memory, size_t bytes)
+{
+    if (!memory)
+        return;
+    pool_bin *bin = &context->pool->bins[class_of(bytes).bin];
+    context->pool->stats.live_bytes -= live_bytes(bytes);
+    bin->free[bin->count++] = memory;
+}
+
+void mn_pool_reset_peak(mn_context *context)
+{
+    context->pool->stats.peak_bytes = context->pool->stats.live_bytes;
+}
+
+mn_memory_stats mn_pool_stats(const mn_context *context)
+{
+    return context->pool->stats;
+}

@@ -1,0 +1,393 @@
+/* core/tensor_io.c: elements of tensors from and to the host, and filling. */
+#include "core/parts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- one element ----------------------------------------------------------------------------- */
+
+/* An element as bytes; the widest dtype has eight. */
+typedef struct element {
+    unsigned char bytes[8];
+} element;
+
+typedef union scalar {
+    double f64;
+    float f32;
+    mn_f16 f16;
+    mn_bf16 bf16;
+    int64_t i64;
+    int32_t i32;
+    uint8_t u8;
+} scalar;
+
+static double load_f64(mn_dtype dtype, const unsigned char *src)
+{
+    scalar value = {.f64 = 0};
+    memcpy(&value, src, mn_dtype_size(dtype));
+    switch (dtype) {
+    case MN_F64:
+        return value.f64;
+    case MN_F32:
+        return (double)value.f32;
+    case MN_F16:
+        return (double)mn_f16_to_f32(value.f16);
+    case MN_BF16:
+        return (double)mn_bf16_to_f32(value.bf16);
+    case MN_I64:
+        return (double)value.i64;
+    case MN_I32:
+        return value.i32;
+    case MN_U8:
+        return value.u8;
+    }
+    return 0;
+}
+
+static bool fits_integer(mn_dtype dtype, double value)
+{
+    if (!(floor(value) == value))
+        return false;
+    switch (dtype) {
+    case MN_I64:
+        return value >= -0x1p63 && value < 0x1p63;
+    case MN_I32:
+        return value >= (double)INT32_MIN && value <= (double)INT32_MAX;
+    case MN_U8:
+        return value >= 0 && value <= 255;
+    default:
+        return false;
+    }
+}
+
+/* Rounded to nearest even. False for a value that the integer dtype cannot hold. */
+static bool store_f64(mn_dtype dtype, double value, unsigned char *dst)
+{
+    scalar out = {.f64 = value};
+    if (!mn_dtype_is_float(dtype) && !fits_integer(dtype, value))
+        return false;
+    switch (dtype) {
+    case MN_F64:
+        break;
+    case MN_F32:
+        out.f32 = (float)value;
+        break;
+    case MN_F16:
+        out.f16 = mn_f16_from_f64(value);
+        break;
+    case MN_BF16:
+        out.bf16 = mn_bf16_from_f64(value);
+        break;
+    case MN_I64:
+        out.i64 = (int64_t)value;
+        break;
+    case MN_I32:
+        out.i32 = (int32_t)value;
+        break;
+    case MN_U8:
+        out.u8 = (uint8_t)value;
+        break;
+    }
+    memcpy(dst, &out, mn_dtype_size(dtype));
+    return true;
+}
+
+/* ---- filling --------------------------------------------------------------------------------- */
+
+typedef struct fill_record {
+    void *data;
+    int64_t count;
+    size_t size; /* of an element */
+    element value;
+} fill_record;
+
+static void run_fill(const void *record)
+{
+    const fill_record *fill = record;
+    unsigned char *data = fill->data;
+    size_t bytes = (size_t)fill->count * fill->size;
+    memcpy(data, fill->value.bytes, fill->size);
+    /* Doubles what is filled, so that memcpy does the work for every element size. */
+    for (size_t done = fill->size; done < bytes;) {
+        size_t more = done < 4096 ? done : 4096 / fill->size * fill->size;
+        if (more > bytes - done)
+            more = bytes - done;
+        memcpy(data + done, data, more);
+        done += more;
+    }
+}
+
+/* The value as the dtype's bits; a value that does not fit is an error. */
+static mn_status make_element(mn_context *context, mn_dtype dtype, double value, element *out)
+{
+    unsigned mode = mn_fp_enter();
+    bool fits = store_f64(dtype, value, out->bytes);
+    if (fits && isfinite(value))
+        fits = isfinite(load_f64(dtype, out->bytes));
+    mn_fp_restore(mode);
+    if (!fits)
+        return mn_fail(context, MN_ERR_DTYPE, "fill: %.17g does not fit %s", value,
+                       mn_dtype_name(dtype));
+    return MN_OK;
+}
+
+static mn_status enqueue_fill(mn_tensor *tensor, const element *value)
+{
+    mn_context *context = tensor->context;
+    fill_record record = {
+        .data = mn_tensor_address(tensor),
+        .count = tensor->numel,
+        .size = mn_dtype_size(tensor->dtype),
+        .value = *value,
+    };
+    if (record.count == 0)
+        return MN_OK;
+    mn_status status = context->device->enqueue(context->device, run_fill, &record, sizeof record);
+    if (status != MN_OK)
+        return mn_fail(context, status, "fill: device %s failed", context->device->name);
+    return MN_OK;
+}
+
+/* ---- constructors ---------------------------------------------------------------------------- */
+
+/* Drops a tensor that its constructor could not finish. */
+static mn_tensor *unless_failed(mn_tensor *tensor, mn_status status)
+{
+    if (status == MN_OK)
+        return tensor;
+    mn_tensor_unreference(tensor);
+    return NULL;
+}
+
+mn_tensor *mn_tensor_from(mn_context *context, mn_dtype dtype, int ndim, const int64_t *shape,
+                          const void *data)
+{
+    mn_tensor *tensor = mn_tensor_new_unscoped(context, dtype, ndim, shape);
+    if (!tensor)
+        return NULL;
+    mn_status status = MN_OK;
+    if (!data && tensor->numel > 0)
+        status = mn_fail(context, MN_ERR_ARGUMENT, "tensor_from: data is NULL");
+    if (status == MN_OK)
+        status = mn_upload(context, mn_tensor_address(tensor), data, mn_tensor_bytes(tensor));
+    tensor = unless_failed(tensor, status);
+    if (tensor)
+        mn_scope_adopt(context, tensor);
+    return tensor;
+}
+
+mn_tensor *mn_full(mn_context *context, mn_dtype dtype, int ndim, const int64_t *shape,
+                   double value)
+{
+    element bits;
+    if (!context || mn_shape_check(context, dtype, ndim, shape, NULL, NULL) != MN_OK ||
+        make_element(context, dtype, value, &bits) != MN_OK)
+        return NULL;
+    mn_tensor *tensor = mn_tensor_new_unscoped(context, dtype, ndim, shape);
+    if (!tensor)
+        return NULL;
+    tensor = unless_failed(tensor, enqueue_fill(tensor, &bits));
+    if (tensor)
+        mn_scope_adopt(context, tensor);
+    return tensor;
+}
+
+static mn_status check_parameter(mn_context *context, const char *name, mn_dtype dtype, int ndim,
+                                 mn_layout layout)
+{
+    MN_TRY(mn_error_status(context));
+    if (!name)
+        return mn_fail(context, MN_ERR_ARGUMENT, "parameter_create: name is NULL");
+    if (!mn_dtype_is_float(dtype))
+        return mn_fail(context, MN_ERR_DTYPE,
+                       "parameter %.200s: only floating dtypes have gradients, not %s", name,
+                       mn_dtype_name(dtype));
+    if (layout != MN_LAYOUT_PLAIN && layout != MN_LAYOUT_FILTER)
+        return mn_fail(context, MN_ERR_ARGUMENT, "parameter %.200s: there is no layout %d", name,
+                       (int)layout);
+    if (layout == MN_LAYOUT_FILTER && ndim != 4)
+        return mn_fail(context, MN_ERR_SHAPE, "parameter %.200s: a filter has 4 axes, not %d", name,
+                       ndim);
+    return MN_OK;
+}
+
+/* The parts of a parameter that a plain tensor does not have. */
+static mn_status make_parameter(mn_tensor *tensor, const char *name, mn_layout layout)
+{
+    mn_leaf *leaf = mn_tensor_leaf(tensor);
+    char *copy = leaf ? mn_host_strdup(tensor->context, name) : NULL;
+    if (!copy)
+        return tensor->context->error.status;
+    mn_host_strfree(tensor->context, leaf->name);
+    leaf->name = copy;
+    tensor->layout = layout;
+    tensor->requires_grad = true;
+    return enqueue_fill(tensor, &(element){{0}});
+}
+
+mn_tensor *mn_parameter_create(mn_context *context, const char *name, mn_dtype dtype, int ndim,
+                               const int64_t *shape, mn_layout layout)
+{
+    if (check_parameter(context, name, dtype, ndim, layout) != MN_OK)
+        return NULL;
+    mn_tensor *tensor = mn_tensor_new_unscoped(context, dtype, ndim, shape);
+    return tensor ? unless_failed(tensor, make_parameter(tensor, name, layout)) : NULL;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* The verb's first look at its arguments; there is no context to report to without a tensor. */
+static mn_status check_verb(const mn_tensor *tensor, const char *verb, const void *data)
+{
+    if (!tensor)
+        return MN_ERR_ARGUMENT;
+    MN_TRY(mn_error_status(tensor->context));
+    if (!data && tensor->numel > 0)
+        return mn_fail(tensor->context, MN_ERR_ARGUMENT, "%s: data is NULL", verb);
+    return MN_OK;
+}
+
+static mn_status fail_count(const mn_tensor *tensor, const char *verb, const char *unit,
+                            long long given, long long wanted)
+{
+    char shape[160];
+    mn_view view = mn_tensor_as_view(tensor);
+    return mn_fail(tensor->context, MN_ERR_SHAPE, "%s: %lld %s given, the tensor %s has %lld", verb,
+                   given, unit, mn_tensor_describe(&view, shape, sizeof shape), wanted);
+}
+
+mn_status mn_tensor_read(const mn_tensor *tensor, void *data, size_t bytes)
+{
+    MN_TRY(check_verb(tensor, "tensor_read", data));
+    if (bytes != mn_tensor_bytes(tensor))
+        return fail_count(tensor, "tensor_read", "bytes", (long long)bytes,
+                          (long long)mn_tensor_bytes(tensor));
+    return mn_download(tensor->context, data, mn_tensor_address(tensor), bytes);
+}
+
+mn_status mn_tensor_write(mn_tensor *tensor, const void *data, size_t bytes)
+{
+    MN_TRY(check_verb(tensor, "tensor_write", data));
+    if (bytes != mn_tensor_bytes(tensor))
+        return fail_count(tensor, "tensor_write", "bytes", (long long)bytes,
+                          (long long)mn_tensor_bytes(tensor));
+    MN_TRY(mn_upload(tensor->context, mn_tensor_address(tensor), data, bytes));
+    tensor->storage->version++;
+    return MN_OK;
+}
+
+static void widen(mn_dtype dtype, const unsigned char *src, double *dst, int64_t count)
+{
+    size_t size = mn_dtype_size(dtype);
+    unsigned mode = mn_fp_enter();
+    for (int64_t i = 0; i < count; i++)
+        dst[i] = load_f64(dtype, src + (size_t)i * size);
+    mn_fp_restore(mode);
+}
+
+mn_status mn_tensor_read_f64(const mn_tensor *tensor, double *data, int64_t count)
+{
+    MN_TRY(check_verb(tensor, "tensor_read_f64", data));
+    if (count != tensor->numel)
+        return fail_count(tensor, "tensor_read_f64", "elements", count, tensor->numel);
+    size_t bytes = mn_tensor_bytes(tensor);
+    if (tensor->dtype == MN_F64 || count == 0)
+        return mn_download(tensor->context, data, mn_tensor_address(tensor), bytes);
+    unsigned char *raw = mn_host_alloc(tensor->context, bytes);
+    if (!raw)
+        return tensor->context->error.status;
+    mn_status status = mn_download(tensor->context, raw, mn_tensor_address(tensor), bytes);
+    if (status == MN_OK)
+        widen(tensor->dtype, raw, data, count);
+    mn_host_free(tensor->context, raw, bytes);
+    return status;
+}
+
+/* Index of the first value that does not fit, or count. */
+static int64_t narrow(mn_dtype dtype, const double *src, unsigned char *dst, int64_t count)
+{
+    size_t size = mn_dtype_size(dtype);
+    int64_t i = 0;
+    unsigned mode = mn_fp_enter();
+    while (i < count && store_f64(dtype, src[i], dst + (size_t)i * size))
+        i++;
+    mn_fp_restore(mode);
+    return i;
+}
+
+mn_status mn_tensor_write_f64(mn_tensor *tensor, const double *data, int64_t count)
+{
+    MN_TRY(check_verb(tensor, "tensor_write_f64", data));
+    if (count != tensor->numel)
+        return fail_count(tensor, "tensor_write_f64", "elements", count, tensor->numel);
+    size_t bytes = mn_tensor_bytes(tensor);
+    if (tensor->dtype == MN_F64 || count == 0)
+        return mn_tensor_write(tensor, data, bytes);
+    unsigned char *raw = mn_host_alloc(tensor->context, bytes);
+    if (!raw)
+        return tensor->context->error.status;
+    int64_t bad = narrow(tensor->dtype, data, raw, count);
+    mn_status status = bad < count
+                           ? mn_fail(tensor->context, MN_ERR_DTYPE,
+                                     "tensor_write_f64: element %lld, %.17g, does not fit %s",
+                                     (long long)bad, data[bad], mn_dtype_name(tensor->dtype))
+                           : mn_tensor_write(tensor, raw, bytes);
+    mn_host_free(tensor->context, raw, bytes);
+    return status;
+}
+
+mn_status mn_tensor_item(const mn_tensor *tensor, double *value)
+{
+    MN_TRY(check_verb(tensor, "tensor_item", value));
+    if (tensor->numel != 1)
+        return fail_count(tensor, "tensor_item", "element", 1, tensor->numel);
+    return mn_tensor_read_f64(tensor, value, 1);
+}
+
+/* ---- pointers and in-place ------------------------------------------------------------------- */
+
+const void *mn_tensor_data(const mn_tensor *tensor)
+{
+    if (!tensor || !mn_ok(tensor->context))
+        return NULL;
+    const mn_device *device = tensor->context->device;
+    if (!device->host_visible) {
+        mn_fail(tensor->context, MN_ERR_DEVICE,
+                "tensor_data: memory of device %s is not visible to the host (use "
+                "mn_tensor_read and mn_tensor_write)",
+                device->name);
+        return NULL;
+    }
+    return mn_synchronize(tensor->context) == MN_OK ? mn_tensor_address(tensor) : NULL;
+}
+
+void *mn_tensor_data_mut(mn_tensor *tensor)
+{
+    /* The address itself is not const; only the getter's promise is. */
+    void *data = mn_tensor_data(tensor) ? mn_tensor_address(tensor) : NULL;
+    if (data)
+        tensor->storage->version++;
+    return data;
+}
+
+mn_status mn_tensor_mark_dirty(mn_tensor *tensor)
+{
+    if (!tensor)
+        return MN_ERR_ARGUMENT;
+    MN_TRY(mn_error_status(tensor->context));
+    tensor->storage->version++;
+    return MN_OK;
+}
+
+mn_status mn_tensor_fill(mn_tensor *tensor, double value)
+{
+    element bits;
+    if (!tensor)
+        return MN_ERR_ARGUMENT;
+    MN_TRY(mn_error_status(tensor->context));
+    MN_TRY(make_element(tensor->context, tensor->dtype, value, &bits));
+    MN_TRY(enqueue_fill(tensor, &bits));
+    tensor->storage->version++;
+    return MN_OK;
+}

@@ -1,0 +1,301 @@
+/* Worker threads: a pool that pulls task indices from one atomic counter.
+ *
+ * A run is published by raising `generation` and closed when the caller finds no index left. A
+ * worker joins only while the run is open, so the caller waits for those that joined, never for one
+ * that has not woken yet. Nested runs (or a second thread's) find `busy` set and run inline. */
+#include "core/core.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#define ALIGNMENT 64
+/* Ops follow each other closely: waiting a little saves a sleep and a wake-up. */
+#define SPIN_NANOSECONDS 20000
+#define PAUSES_PER_LOOK  32
+
+typedef struct work {
+    void (*task)(void *arg, int64_t index, int slot);
+    void *arg;
+    int64_t count;
+} work;
+
+typedef struct worker {
+    mn_workers *workers;
+    pthread_t thread;
+    int slot;
+} worker;
+
+struct mn_workers {
+    mn_allocator allocator;
+    size_t bytes;
+    int threads, started;
+    mn_parallel_for parallel;
+    void *parallel_user;
+    atomic_bool busy;
+    atomic_uint generation;    /* written under the lock, polled without */
+    atomic_int active;         /* workers inside the open run; likewise */
+    _Atomic(int64_t) next;     /* first index not yet taken */
+    pthread_mutex_t lock;      /* guards what follows */
+    pthread_cond_t wake, idle; /* a new run or stop; active became 0 */
+    work job;
+    int sleeping;
+    bool open, stop;
+    worker worker[]; /* threads - 1, none with `parallel` */
+};
+
+static void pause_briefly(void)
+{
+    for (int i = 0; i < PAUSES_PER_LOOK; i++) {
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#endif
+    }
+}
+
+static int64_t now_nanoseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Takes indices until none is left. */
+static void pull(mn_workers *workers, const work *job, int slot)
+{
+    unsigned mode = mn_fp_enter();
+    for (;;) {
+        int64_t index = atomic_fetch_add_explicit(&workers->next, 1, memory_order_relaxed);
+        if (index >= job->count)
+            break;
+        job->task(job->arg, index, slot);
+    }
+    mn_fp_restore(mode);
+}
+
+static void run_inline(const work *job)
+{
+    unsigned mode = mn_fp_enter();
+    for (int64_t i = 0; i < job->count; i++)
+        job->task(job->arg, i, 0);
+    mn_fp_restore(mode);
+}
+
+/* ---- own threads ----------------------------------------------------------------------------- */
+
+static void spin_for_generation(mn_workers *workers, unsigned seen)
+{
+    int64_t end = now_nanoseconds() + SPIN_NANOSECONDS;
+    while (atomic_load(&workers->generation) == seen && now_nanoseconds() < end)
+        pause_briefly();
+}
+
+/* Waits for a run that is not `*seen` and joins it if it is still open; false: stop. */
+static bool await_run(mn_workers *workers, unsigned *seen, work *job, bool *joined)
+{
+    spin_for_generation(workers, *seen);
+    pthread_mutex_lock(&workers->lock);
+    while (atomic_load(&workers->generation) == *seen && !workers->stop) {
+        workers->sleeping++;
+        pthread_cond_wait(&workers->wake, &workers->lock);
+        workers->sleeping--;
+    }
+    bool stop = workers->stop;
+    *seen = atomic_load(&workers->generation);
+    *joined = !stop && workers->open;
+    if (*joined) {
+        *job = workers->job;
+        atomic_fetch_add(&workers->active, 1);
+    }
+    pthread_mutex_unlock(&workers->lock);
+    return !stop;
+}
+
+static void *worker_main(void *arg)
+{
+    worker *self = arg;
+    mn_workers *workers = self->workers;
+    unsigned seen = 0;
+    bool joined;
+    work job;
+    while (await_run(workers, &seen, &job, &joined)) {
+        if (!joined)
+            continue;
+        pull(workers, &job, self->slot);
+        pthread_mutex_lock(&workers->lock);
+        if (atomic_fetch_sub(&workers->active, 1) == 1)
+            pthread_cond_signal(&workers->idle);
+        pthread_mutex_unlock(&workers->lock);
+    }
+    return NULL;
+}
+
+static void publish(mn_workers *workers, const work *job)
+{
+    pthread_mutex_lock(&workers->lock);
+    workers->job = *job;
+    workers->open = true;
+    atomic_store_explicit(&workers->next, 0, memory_order_relaxed);
+    atomic_fetch_add(&workers->generation, 1);
+    for (int i = 0; i < workers->sleeping && i < job->count - 1; i++)
+        pthread_cond_signal(&workers->wake);
+    pthread_mutex_unlock(&workers->lock);
+}
+
+/* Lets no worker join any more and waits for those that have. */
+static void finish(mn_workers *workers)
+{
+    pthread_mutex_lock(&workers->lock);
+    workers->open = false;
+    pthread_mutex_unlock(&workers->lock);
+    int64_t end = now_nanoseconds() + SPIN_NANOSECONDS;
+    while (atomic_load(&workers->active) != 0 && now_nanoseconds() < end)
+        pause_briefly();
+    pthread_mutex_lock(&workers->lock);
+    while (atomic_load(&workers->active) != 0)
+        pthread_cond_wait(&workers->idle, &workers->lock);
+    pthread_mutex_unlock(&workers->lock);
+}
+
+/* ---- the embedder's threads ------------------------------------------------------------------ */
+
+static void pull_slot(void *arg, int64_t slot)
+{
+    mn_workers *workers = arg;
+    pull(workers, &workers->job, (int)slot);
+}
+
+static void run_parallel(mn_workers *workers, const work *job)
+{
+    workers->job = *job;
+    atomic_store_explicit(&workers->next, 0, memory_order_relaxed);
+    int64_t slots = job->count < workers->threads ? job->count : workers->threads;
+    workers->parallel(workers->parallel_user, slots, pull_slot, workers);
+}
+
+void mn_workers_run(mn_workers *workers, int64_t count,
+                    void (*task)(void *arg, int64_t index, int slot), void *arg)
+{
+    work job = {task, arg, count};
+    if (count <= 1 || workers->threads == 1 || atomic_exchange(&workers->busy, true)) {
+        run_inline(&job);
+        return;
+    }
+    if (workers->parallel) {
+        run_parallel(workers, &job);
+    } else {
+        publish(workers, &job);
+        pull(workers, &job, 0);
+        finish(workers);
+    }
+    atomic_store(&workers->busy, false);
+}
+
+/* ---- creation -------------------------------------------------------------------------------- */
+
+/* Starts the threads with signals blocked, so that the application's handlers run on its own
+ * threads. Signals raised by a fault of the thread itself stay open: blocked, they would kill the
+ * process without its handler. */
+static int start_threads(mn_workers *workers)
+{
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&blocked, faults[i]);
+    int code = pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    if (code != 0)
+        return code;
+    while (code == 0 && workers->started < workers->threads - 1) {
+        worker *w = &workers->worker[workers->started];
+        w->workers = workers;
+        w->slot = workers->started + 1;
+        code = pthread_create(&w->thread, NULL, worker_main, w);
+        workers->started += code == 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return code;
+}
+
+static int make_primitives(mn_workers *workers)
+{
+    int code = pthread_mutex_init(&workers->lock, NULL);
+    if (code != 0)
+        return code;
+    code = pthread_cond_init(&workers->wake, NULL);
+    if (code != 0)
+        goto no_wake;
+    code = pthread_cond_init(&workers->idle, NULL);
+    if (code != 0)
+        goto no_idle;
+    return 0;
+no_idle:
+    pthread_cond_destroy(&workers->wake);
+no_wake:
+    pthread_mutex_destroy(&workers->lock);
+    return code;
+}
+
+static mn_workers *allocate(mn_allocator allocator, int threads, bool own_threads)
+{
+    size_t bytes = 0;
+    if (!mn_size_mul(own_threads ? (size_t)threads - 1 : 0, sizeof(worker), &bytes) ||
+        !mn_size_add(bytes, sizeof(mn_workers), &bytes))
+        return NULL;
+    mn_workers *workers = allocator.alloc(allocator.user, bytes, ALIGNMENT);
+    if (!workers)
+        return NULL;
+    *workers = (mn_workers){.allocator = allocator, .bytes = bytes, .threads = threads};
+    return workers;
+}
+
+mn_workers *mn_workers_create(const mn_allocator *allocator, int threads, mn_parallel_for parallel,
+                              void *parallel_user, mn_error *error)
+{
+    if (threads < 1) {
+        mn_error_set(error, MN_ERR_ARGUMENT, "%d threads: at least 1 is needed", threads);
+        return NULL;
+    }
+    mn_workers *workers = allocate(mn_allocator_or_default(allocator), threads, !parallel);
+    if (!workers) {
+        mn_error_set(error, MN_ERR_MEMORY, "no memory for %d worker threads", threads);
+        return NULL;
+    }
+    workers->parallel = parallel;
+    workers->parallel_user = parallel_user;
+    int code = make_primitives(workers);
+    if (code != 0) {
+        mn_error_set(error, MN_ERR_MEMORY, "no lock for worker threads (error %d)", code);
+        workers->allocator.free(workers->allocator.user, workers, workers->bytes);
+        return NULL;
+    }
+    code = parallel ? 0 : start_threads(workers);
+    if (code != 0) {
+        mn_error_set(error, MN_ERR_MEMORY, "cannot start thread %d of %d (error %d); ask for fewer",
+                     workers->started + 2, threads, code);
+        mn_workers_free(workers);
+        return NULL;
+    }
+    return workers;
+}
+
+void mn_workers_free(mn_workers *workers)
+{
+    if (!workers)
+        return;
+    pthread_mutex_lock(&workers->lock);
+    workers->stop = true;
+    atomic_fetch_add(&workers->generation, 1);
+    pthread_cond_broadcast(&workers->wake);
+    pthread_mutex_unlock(&workers->lock);
+    for (int i = 0; i < workers->started; i++)
+        pthread_join(workers->worker[i].thread, NULL);
+    pthread_cond_destroy(&workers->idle);
+    pthread_cond_destroy(&workers->wake);
+    pthread_mutex_destroy(&workers->lock);
+    mn_allocator allocator = workers->allocator;
+    allocator.free(allocator.user, workers, workers->bytes);
+}

@@ -1,0 +1,926 @@
+/* minim.h: the public contract of minim, a small deep-learning library for mixed-precision
+ * training. What is not in this header (or in minim_ext.h, for authors of custom ops and devices)
+ * is not API.
+ *
+ * How to read it: sections stand in module order: errors, data types, context, tensors, ops,
+ * autograd, optimizers, AMP, modules, state, data sets, training.
+ *
+ * Rules that hold everywhere
+ *   Threads    A context and everything made from it is used by one thread at a time. Several
+ *              contexts are independent. Parallelism is inside the ops.
+ *   Errors     Ops and constructors return a pointer, NULL on failure; verbs return mn_status. The
+ *              FIRST failure becomes the context's pending error. While it is pending every op
+ *              returns NULL and every verb does nothing and returns it; only end, free, release and
+ *              getters still work, and mn_error_clear clears it. One check at the end of a step is
+ *              therefore enough, and nothing is half-applied.
+ *   Ownership  Arguments are borrowed. Tensors that ops and constructors return belong to the
+ *              innermost scope (mn_scope_begin / mn_scope_end) and die with it; mn_retain keeps one
+ *              longer. Objects made by ..._create are freed by ..._free, which accepts NULL.
+ *   Options    Structs passed by const pointer, NULL for the defaults, made by
+ *              mn_..._options_default(). Their first member, size, is the ABI version.
+ *   Layout     Tensors are contiguous and row-major. Images are channels-last [N,H,W,C],
+ *              convolution filters [K,R,S,C/groups]. Files hold PyTorch's order.
+ *   Never      The library never exits, aborts, prints or installs a signal handler. */
+#ifndef MINIM_H
+#define MINIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define MN_API __attribute__((visibility("default")))
+#else
+#define MN_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MN_VERSION_MAJOR 0
+#define MN_VERSION_MINOR 1
+#define MN_VERSION_PATCH 0
+
+/* The library's version, "major.minor.patch". Static storage. */
+MN_API const char *mn_version(void);
+
+/* ---------------------------------------------------------------------------------------------
+ * Errors
+ * ------------------------------------------------------------------------------------------ */
+
+/* What a verb reports. Values are stable. */
+typedef enum mn_status {
+    MN_OK = 0,
+    MN_ERR_ARGUMENT = 1,     /* an argument's value is wrong or a required one is NULL */
+    MN_ERR_SHAPE = 2,        /* shapes do not fit each other or the op */
+    MN_ERR_DTYPE = 3,        /* the op or verb does not take this data type */
+    MN_ERR_DEVICE = 4,       /* the device failed, or memory is not visible to the host */
+    MN_ERR_STATE = 5,        /* wrong order of calls; the message says what to do */
+    MN_ERR_MEMORY = 6,       /* no memory, or the context's limit is reached */
+    MN_ERR_IO = 7,           /* the operating system refused to read or write */
+    MN_ERR_FORMAT = 8,       /* a file's content is not what it should be */
+    MN_ERR_VERSION = 9,      /* a tensor saved for backward was changed in place since */
+    MN_ERR_MISMATCH = 10,    /* a checkpoint belongs to another model, run or data set */
+    MN_ERR_NO_GRADIENT = 11, /* no parameter has a gradient, or backward from a constant */
+    MN_ERR_COLLAPSED = 12,   /* the loss scale reached its floor and gradients still overflow */
+    MN_ERR_UNSUPPORTED = 13, /* legal, but not available in this build or for these arguments */
+    MN_ERR_CANCELLED = 14,   /* a callback asked to stop */
+    MN_ERR_INTERNAL = 15     /* a fault of minim itself; please report */
+} mn_status;
+
+/* The status's name without prefix, such as "shape". Static storage; "unknown" for other values. */
+MN_API const char *mn_status_name(mn_status status);
+
+/* A status and one line of text that says what is wrong and where. Plain value. */
+typedef struct mn_error {
+    mn_status status;
+    char message[1024];
+} mn_error;
+
+/* ---------------------------------------------------------------------------------------------
+ * Memory and data types
+ * ------------------------------------------------------------------------------------------ */
+
+/* Memory hooks. alloc returns memory aligned to `alignment` (a power of two) or NULL; free gets the
+ * size that was asked for. Both may be called from the library's worker threads. */
+typedef struct mn_allocator {
+    void *(*alloc)(void *user, size_t size, size_t alignment);
+    void (*free)(void *user, void *memory, size_t size);
+    void *user;
+} mn_allocator;
+
+/* Element types. Booleans are U8. */
+typedef enum mn_dtype {
+    MN_F64 = 0,
+    MN_F32 = 1,
+    MN_F16 = 2,
+    MN_BF16 = 3,
+    MN_I64 = 4,
+    MN_I32 = 5,
+    MN_U8 = 6
+} mn_dtype;
+#define MN_DTYPE_COUNT 7
+#define MN_MAX_DIMS    6
+
+/* 16-bit floats are structs, so that arithmetic on raw halves does not compile. */
+typedef struct mn_f16 {
+    uint16_t bits;
+} mn_f16;
+typedef struct mn_bf16 {
+    uint16_t bits;
+} mn_bf16;
+
+/* "f32", "bf16", ...; "?" for other values. Static storage. */
+MN_API const char *mn_dtype_name(mn_dtype dtype);
+/* Bytes of one element; 0 for other values. */
+MN_API size_t mn_dtype_size(mn_dtype dtype);
+/* True for f64, f32, f16 and bf16. */
+MN_API bool mn_dtype_is_float(mn_dtype dtype);
+
+/* Conversions of one value. Round to nearest even; NaN stays NaN, infinities stay, subnormals are
+ * kept; f64 to 16 bit does not go through f32. */
+MN_API float mn_f16_to_f32(mn_f16 value);
+MN_API mn_f16 mn_f16_from_f32(float value);
+MN_API mn_f16 mn_f16_from_f64(double value);
+MN_API float mn_bf16_to_f32(mn_bf16 value);
+MN_API mn_bf16 mn_bf16_from_f32(float value);
+MN_API mn_bf16 mn_bf16_from_f64(double value);
+
+/* ---------------------------------------------------------------------------------------------
+ * Context
+ * ------------------------------------------------------------------------------------------ */
+
+/* Holds everything mutable: memory pool, worker threads, pending error, scopes, autocast regions,
+ * random seed. One device per context; tensors of different contexts do not mix. */
+typedef struct mn_context mn_context;
+typedef struct mn_tensor mn_tensor;
+
+/* Which CPU kernels a context uses. All give the results of their own build and set, with any
+ * number of threads. */
+typedef enum mn_kernel_set {
+    MN_KERNELS_AUTO = 0,      /* the best this processor has */
+    MN_KERNELS_REFERENCE = 1, /* plain loops, the oracle of the tests; slow */
+    MN_KERNELS_PORTABLE = 2,  /* blocked and packed, portable C */
+    MN_KERNELS_AVX2 = 3       /* AVX2 + FMA + F16C */
+} mn_kernel_set;
+
+/* Runs task(arg, i) for every i in [0, count), in any order and on any threads, and returns when
+ * all are done. */
+typedef void (*mn_parallel_for)(void *user, int64_t count, void (*task)(void *arg, int64_t index),
+                                void *arg);
+
+typedef struct mn_context_options {
+    size_t size;              /* sizeof(mn_context_options) */
+    const char *device;       /* "cpu" (default), or "cpu-deferred": for tests, runs work at sync */
+    int threads;              /* 0: as many as this process may run on */
+    mn_kernel_set kernels;    /* default MN_KERNELS_AUTO */
+    mn_allocator allocator;   /* all NULL: the C library's */
+    uint64_t memory_limit;    /* bytes of tensors and workspaces at once; 0: no limit */
+    uint64_t seed;            /* of all random streams; default 1 */
+    mn_parallel_for parallel; /* NULL: own worker threads */
+    void *parallel_user;
+} mn_context_options;
+
+MN_API mn_context_options mn_context_options_default(void);
+
+/* Makes a context. On failure returns NULL and fills *error (which may be NULL). */
+MN_API mn_context *mn_context_create(const mn_context_options *options, mn_error *error);
+/* Waits for the device, ends all scopes and frees the context. Free modules, optimizers and scalers
+ * made from it before. NULL is ignored. */
+MN_API void mn_context_free(mn_context *context);
+
+/* Status of the pending error (MN_OK if none), its text ("" if none; valid until the next clear),
+ * and clearing it. */
+MN_API mn_status mn_error_status(const mn_context *context);
+MN_API const char *mn_error_message(const mn_context *context);
+MN_API void mn_error_clear(mn_context *context);
+
+/* Waits until all enqueued work has run; reports device errors. */
+MN_API mn_status mn_synchronize(mn_context *context);
+/* Sets the seed of all random streams (parameter initialisation, dropout, rounding). */
+MN_API mn_status mn_seed(mn_context *context, uint64_t seed);
+/* Returns the pool's cached memory to the allocator. */
+MN_API mn_status mn_memory_trim(mn_context *context);
+
+typedef struct mn_memory_stats {
+    uint64_t live_bytes;      /* in tensors and workspaces now */
+    uint64_t peak_bytes;      /* most live at once since creation or mn_memory_reset_peak */
+    uint64_t pool_bytes;      /* held by the pool, live or cached */
+    uint64_t system_requests; /* how often the pool asked the allocator for memory */
+} mn_memory_stats;
+/* Getter; works while an error is pending. */
+MN_API mn_memory_stats mn_memory_stats_get(const mn_context *context);
+MN_API void mn_memory_reset_peak(mn_context *context);
+
+/* What a context runs on. Plain value; strings live as long as the context. */
+typedef struct mn_context_info {
+    const char *device;   /* "cpu" or "cpu-deferred" */
+    const char *cpu;      /* processor's name */
+    const char *features; /* such as "avx2 fma f16c avx512f" */
+    const char *kernels;  /* kernel set chosen: "reference", "portable", "avx2" */
+    int threads;
+    const char *compiler; /* that built the library */
+} mn_context_info;
+MN_API mn_context_info mn_context_info_get(const mn_context *context);
+
+/* Opens and closes a scope. Ending a scope releases the tensors that belong to it and ends scopes,
+ * no-grad sections and autocast regions begun inside it, so that an early return leaks nothing. */
+typedef struct mn_scope {
+    uint64_t id;
+} mn_scope;
+MN_API mn_scope mn_scope_begin(mn_context *context);
+MN_API void mn_scope_end(mn_context *context, mn_scope scope);
+/* Keeps a tensor beyond its scope; each retain needs one release. Both accept NULL; retain returns
+ * its argument. mn_scope_keep moves a tensor of the innermost scope into the scope around it. */
+MN_API mn_tensor *mn_retain(mn_tensor *tensor);
+MN_API void mn_release(mn_tensor *tensor);
+MN_API mn_tensor *mn_scope_keep(mn_tensor *tensor);
+
+/* Layer path used in messages and traces: push "conv1" before a layer's work, pop after. */
+MN_API void mn_name_push(mn_context *context, const char *name);
+MN_API void mn_name_pop(mn_context *context);
+
+/* ---------------------------------------------------------------------------------------------
+ * Tensors
+ * ------------------------------------------------------------------------------------------ */
+
+/* How memory order and file order of a tensor differ. */
+typedef enum mn_layout {
+    MN_LAYOUT_PLAIN = 0, /* the same */
+    MN_LAYOUT_FILTER = 1 /* memory [K,R,S,C], file [K,C,R,S] */
+} mn_layout;
+
+/* New tensor of the scope, elements unspecified. shape has ndim entries >= 0 (NULL for ndim 0). */
+MN_API mn_tensor *mn_tensor_create(mn_context *context, mn_dtype dtype, int ndim,
+                                   const int64_t *shape);
+/* New tensor of the scope with the elements at data (host memory, of that dtype, copied). */
+MN_API mn_tensor *mn_tensor_from(mn_context *context, mn_dtype dtype, int ndim,
+                                 const int64_t *shape, const void *data);
+/* New tensor of the scope, every element = value. A finite value that is not finite in a floating
+ * dtype, or does not fit an integer dtype, is an error. */
+MN_API mn_tensor *mn_full(mn_context *context, mn_dtype dtype, int ndim, const int64_t *shape,
+                          double value);
+/* New parameter: a named leaf that requires a gradient, owned by the caller (release it with
+ * mn_release). Starts at zero. `name` is copied. */
+MN_API mn_tensor *mn_parameter_create(mn_context *context, const char *name, mn_dtype dtype,
+                                      int ndim, const int64_t *shape, mn_layout layout);
+
+/* Getters; NULL gives 0 or NULL. */
+MN_API mn_context *mn_tensor_context(const mn_tensor *tensor);
+MN_API mn_dtype mn_tensor_dtype(const mn_tensor *tensor);
+MN_API int mn_tensor_ndim(const mn_tensor *tensor);
+MN_API const int64_t *mn_tensor_shape(const mn_tensor *tensor);
+MN_API int64_t mn_tensor_numel(const mn_tensor *tensor);
+MN_API size_t mn_tensor_bytes(const mn_tensor *tensor);
+MN_API const char *mn_tensor_name(const mn_tensor *tensor); /* a parameter's name, else "" */
+/* Version of the tensor's storage, shared by its views; every in-place write adds one. */
+MN_API uint64_t mn_tensor_version(const mn_tensor *tensor);
+
+/* Copies all elements to or from host memory; waits for the device. `bytes` must be
+ * mn_tensor_bytes. Write bumps the version. */
+MN_API mn_status mn_tensor_read(const mn_tensor *tensor, void *data, size_t bytes);
+MN_API mn_status mn_tensor_write(mn_tensor *tensor, const void *data, size_t bytes);
+/* As read and write, converting to and from doubles; count must be the number of elements. */
+MN_API mn_status mn_tensor_read_f64(const mn_tensor *tensor, double *data, int64_t count);
+MN_API mn_status mn_tensor_write_f64(mn_tensor *tensor, const double *data, int64_t count);
+/* The value of a one-element tensor; waits for the device. */
+MN_API mn_status mn_tensor_item(const mn_tensor *tensor, double *value);
+/* Waits and gives a pointer to the elements where the device's memory is host-visible, else
+ * MN_ERR_DEVICE and NULL. data_mut bumps the version; mark_dirty does so for later writes. */
+MN_API const void *mn_tensor_data(const mn_tensor *tensor);
+MN_API void *mn_tensor_data_mut(mn_tensor *tensor);
+MN_API mn_status mn_tensor_mark_dirty(mn_tensor *tensor);
+/* dst = src, element by element, converted to dst's dtype (round to nearest even). Same shape. Not
+ * recorded; a dst that is part of a graph being recorded is an error. */
+MN_API mn_status mn_tensor_copy(mn_tensor *dst, const mn_tensor *src);
+/* Every element = value, checked as in mn_full. */
+MN_API mn_status mn_tensor_fill(mn_tensor *tensor, double value);
+
+/* ---------------------------------------------------------------------------------------------
+ * Ops. Each returns a new tensor of the scope, recorded for backward if an input requires a
+ * gradient. Shapes broadcast as NumPy's; mixed dtypes promote as PyTorch's (f16 with bf16 gives
+ * f32). Inside an autocast region inputs are first cast by the op's rule.
+ * ------------------------------------------------------------------------------------------ */
+
+/* y = x in another dtype. To an integer dtype: truncated toward zero, no gradient. */
+MN_API mn_tensor *mn_cast(mn_tensor *x, mn_dtype dtype);
+/* y = x, own storage. */
+MN_API mn_tensor *mn_clone(mn_tensor *x);
+/* A view of x's storage with another shape; one entry may be -1 (inferred). */
+MN_API mn_tensor *mn_reshape(mn_tensor *x, int ndim, const int64_t *shape);
+/* y[i_axes[0], i_axes[1], ...] = x[i_0, i_1, ...], copied into row-major order; axes is a
+ * permutation of 0..ndim-1 and output axis j is input axis axes[j]. */
+MN_API mn_tensor *mn_permute(mn_tensor *x, int ndim, const int *axes);
+/* y = a + b and y = a * b, element by element with broadcasting. */
+MN_API mn_tensor *mn_add(mn_tensor *a, mn_tensor *b);
+MN_API mn_tensor *mn_mul(mn_tensor *a, mn_tensor *b);
+/* y = max(x, 0); NaN stays NaN; the gradient at 0 is 0. */
+MN_API mn_tensor *mn_relu(mn_tensor *x);
+/* y = a b for a [..., M, K] and b [..., K, N]; leading axes broadcast. 16-bit products accumulate
+ * in f32. */
+MN_API mn_tensor *mn_matmul(mn_tensor *a, mn_tensor *b);
+/* y = x w^T + b for x [..., I], w [O, I], b [O] or NULL; y [..., O]. */
+MN_API mn_tensor *mn_linear(mn_tensor *x, mn_tensor *w, mn_tensor *b);
+
+typedef struct mn_conv2d_options {
+    size_t size;
+    int stride[2], padding[2], dilation[2]; /* height, width; defaults 1, 0, 1 */
+    int groups;                             /* default 1 */
+} mn_conv2d_options;
+MN_API mn_conv2d_options mn_conv2d_options_default(void);
+/* Cross-correlation: y[n,p,q,k] = b[k] + sum_{r,s,c} x[n, p*stride - padding + r*dilation, ..., c]
+ * w[k,r,s,c], zero outside the image. x [N,H,W,C], w [K,R,S,C/groups], b [K] or NULL,
+ * y [N,P,Q,K] with P = (H + 2*padding - dilation*(R-1) - 1) / stride + 1. */
+MN_API mn_tensor *mn_conv2d(mn_tensor *x, mn_tensor *w, mn_tensor *b,
+                            const mn_conv2d_options *options);
+
+typedef struct mn_pool2d_options {
+    size_t size;
+    int kernel[2];  /* height, width; default 2 */
+    int stride[2];  /* 0 (default): the kernel's size */
+    int padding[2]; /* default 0; at most half the kernel */
+} mn_pool2d_options;
+MN_API mn_pool2d_options mn_pool2d_options_default(void);
+/* y[n,p,q,c] = largest element of the window, NaN if it holds one; the gradient goes to the first
+ * largest (or first NaN). x [N,H,W,C]. */
+MN_API mn_tensor *mn_max_pool2d(mn_tensor *x, const mn_pool2d_options *options);
+/* y[n,c] = mean over h, w of x[n,h,w,c]; sums in f32. */
+MN_API mn_tensor *mn_global_avg_pool2d(mn_tensor *x);
+
+typedef struct mn_batch_norm_options {
+    size_t size;
+    double eps;      /* default 1e-5 */
+    double momentum; /* default 0.1; weight of the new batch in the running statistics */
+    bool training;   /* true: batch statistics, and running statistics are updated */
+} mn_batch_norm_options;
+MN_API mn_batch_norm_options mn_batch_norm_options_default(void);
+/* y = (x - mean) / sqrt(var + eps) * weight + bias per channel (last axis); Ioffe and Szegedy 2015,
+ * arXiv 1502.03167. Training: biased batch variance; running_var takes the unbiased one. Running
+ * statistics (f32 [C] each) and their count (i64 scalar, may be NULL) never take in a batch whose
+ * statistics are not finite. x may be 16 bit with f32 weight and bias; y has x's dtype. */
+MN_API mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
+                                mn_tensor *const running[3], const mn_batch_norm_options *options);
+
+/* Along `axis` (negative counts from the end): y = x - max - log(sum(exp(x - max))), and exp of
+ * that. Inside an autocast region 16-bit input gives f32. */
+MN_API mn_tensor *mn_log_softmax(mn_tensor *x, int axis);
+MN_API mn_tensor *mn_softmax(mn_tensor *x, int axis);
+/* Mean over rows of -log_softmax(logits)[row, labels[row]]. logits [N, classes], labels i64 [N];
+ * result: scalar, f32 (f64 for f64; for 16-bit logits outside autocast f32 as well). A label out
+ * of range is a device error. */
+MN_API mn_tensor *mn_cross_entropy(mn_tensor *logits, mn_tensor *labels);
+/* Sum or mean over the given axes (naxes 0: all), which disappear unless keep. Accumulates in f32
+ * (f64 for f64). Integers: sum gives i64, mean is an error. */
+MN_API mn_tensor *mn_sum(mn_tensor *x, int naxes, const int *axes, bool keep);
+MN_API mn_tensor *mn_mean(mn_tensor *x, int naxes, const int *axes, bool keep);
+/* Scalar sum of a[i] * b[i] over vectors of equal length. */
+MN_API mn_tensor *mn_dot(mn_tensor *a, mn_tensor *b);
+/* Index (i64) of the first largest element along axis; the first NaN wins. No gradient. */
+MN_API mn_tensor *mn_argmax(mn_tensor *x, int axis);
+
+/* When an op's inputs are cast inside an autocast region. */
+typedef enum mn_cast_rule {
+    MN_CAST_KEEP = 0,     /* runs in the dtype of its inputs */
+    MN_CAST_LOWER = 1,    /* eligible inputs to the region's 16-bit dtype */
+    MN_CAST_FP32 = 2,     /* eligible inputs to f32 */
+    MN_CAST_FP32_OUT = 3, /* 16-bit input read directly, f32 result */
+    MN_CAST_PROMOTE = 4,  /* eligible inputs to the widest of them */
+    MN_CAST_REFUSE = 5    /* an error in any enabled region; the message names the alternative */
+} mn_cast_rule;
+MN_API const char *mn_cast_rule_name(mn_cast_rule rule);
+
+/* One row of the op table. Strings are static. */
+typedef struct mn_op_info {
+    const char *name;
+    mn_cast_rule rule_cpu, rule_cuda;
+    bool differentiable;
+    uint32_t reference_dtypes; /* bit 1 << dtype: the plain kernel takes it */
+    uint32_t cpu_dtypes;       /* bit 1 << dtype: an own fast kernel takes it */
+    const char *summary;       /* one line: the formula */
+} mn_op_info;
+/* Number of built-in ops, and row i of the table; false for i out of range. */
+MN_API int mn_op_count(void);
+MN_API bool mn_op_info_get(int index, mn_op_info *info);
+
+/* ---------------------------------------------------------------------------------------------
+ * Autograd
+ * ------------------------------------------------------------------------------------------ */
+
+/* Whether gradients of leaves are wanted; only floating leaves may ask. */
+MN_API bool mn_requires_grad(const mn_tensor *tensor);
+MN_API mn_status mn_set_requires_grad(mn_tensor *tensor, bool value);
+/* A leaf's gradient (borrowed, f32; f64 for f64 leaves), NULL if it has none. */
+MN_API mn_tensor *mn_grad(const mn_tensor *tensor);
+/* What a leaf's gradient holds. */
+typedef enum mn_grad_state {
+    MN_GRAD_NONE = 0,
+    MN_GRAD_PLAIN = 1,   /* from mn_backward */
+    MN_GRAD_SCALED = 2,  /* times the loss scale */
+    MN_GRAD_UNSCALED = 3 /* was scaled, the scale has been divided out */
+} mn_grad_state;
+MN_API mn_grad_state mn_grad_state_get(const mn_tensor *tensor);
+/* Forgets the gradient (state NONE); its memory is kept for the next one. */
+MN_API mn_status mn_zero_grad(mn_tensor *tensor);
+/* A view that is not part of the graph. */
+MN_API mn_tensor *mn_detach(mn_tensor *x);
+
+/* Between begin and end nothing is recorded. Sections nest. */
+MN_API void mn_no_grad_begin(mn_context *context);
+MN_API void mn_no_grad_end(mn_context *context);
+
+/* Adds d(weight * root)/d(leaf) into the gradient of every leaf that root depends on. root: one
+ * element. The graph is freed as it is used; a second backward through it is an error. After a
+ * failure gradients are invalid until mn_zero_grad. */
+MN_API mn_status mn_backward(mn_tensor *root, double weight);
+
+typedef struct mn_gradcheck_options {
+    size_t size;
+    double step;      /* of the central differences, default 1e-6 */
+    double tolerance; /* relative to max(1, |gradient|), default 1e-5 */
+} mn_gradcheck_options;
+MN_API mn_gradcheck_options mn_gradcheck_options_default(void);
+/* Builds a function's result from inputs; returns NULL on failure. Called many times. */
+typedef mn_tensor *(*mn_function)(mn_context *context, mn_tensor **inputs, int count, void *user);
+/* Compares the gradient of sum(c * function(inputs)), c fixed pseudo-random, with central
+ * differences for every element of every input that requires a gradient. Inputs must be f64.
+ * MN_ERR_MISMATCH names input, element and both values. Refuses to start with an error pending. */
+MN_API mn_status mn_gradcheck(mn_context *context, mn_function function, void *user,
+                              mn_tensor **inputs, int count, const mn_gradcheck_options *options);
+
+/* ---------------------------------------------------------------------------------------------
+ * Optimizers and schedules
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct mn_optimizer mn_optimizer;
+
+/* Learning rate as a function of the number of APPLIED steps t. */
+typedef enum mn_schedule_kind {
+    MN_SCHEDULE_CONSTANT = 0, /* lr */
+    MN_SCHEDULE_COSINE = 1    /* lr * (1 + cos(pi * min(t, T) / T)) / 2; arXiv 1608.03983 */
+} mn_schedule_kind;
+typedef struct mn_schedule {
+    mn_schedule_kind kind;
+    int64_t total_steps; /* T, the planned number of steps */
+} mn_schedule;
+
+typedef struct mn_sgd_options {
+    size_t size;
+    double lr;           /* default 0.01 */
+    double momentum;     /* default 0 */
+    double weight_decay; /* default 0; added to the gradient: g += weight_decay * p */
+    bool nesterov;       /* default false; needs momentum > 0 */
+    mn_schedule schedule;
+} mn_sgd_options;
+MN_API mn_sgd_options mn_sgd_options_default(void);
+
+/* Stochastic gradient descent as PyTorch's: g += weight_decay p; v = momentum v + g; step along v
+ * (Nesterov: g + momentum v); p -= lr * step. Keeps the parameters alive. Free with
+ * mn_optimizer_free. */
+MN_API mn_optimizer *mn_sgd_create(mn_context *context, mn_tensor *const *parameters, int count,
+                                   const mn_sgd_options *options);
+MN_API void mn_optimizer_free(mn_optimizer *optimizer);
+
+/* What became of a step. */
+typedef enum mn_step_outcome { MN_STEP_APPLIED = 0, MN_STEP_SKIPPED = 1 } mn_step_outcome;
+
+/* Applies the gradients of all parameters that have one (MN_ERR_NO_GRADIENT if none has;
+ * MN_ERR_STATE if they are still scaled). Without a scaler a step is always applied. */
+MN_API mn_status mn_optimizer_step(mn_optimizer *optimizer);
+/* Forgets all gradients. */
+MN_API mn_status mn_optimizer_zero_grad(mn_optimizer *optimizer);
+/* Scales all gradients by min(1, max_norm / (norm + 1e-6)), norm the 2-norm over all of them
+ * (Pascanu et al. 2013, arXiv 1211.5063). max_norm INFINITY measures only. Gradients that are still
+ * scaled are an error: unscale first. *norm, if given, gets the norm (waits for the device). */
+MN_API mn_status mn_clip_grad_norm(mn_optimizer *optimizer, double max_norm, double *norm);
+
+typedef struct mn_optimizer_stats {
+    int64_t applied, skipped; /* steps */
+    int64_t nonfinite;        /* steps whose gradient was not finite (measured or skipped) */
+    double lr;                /* of the next step */
+    double grad_norm;         /* last norm measured */
+} mn_optimizer_stats;
+/* Waits for the device. */
+MN_API mn_status mn_optimizer_stats_get(mn_optimizer *optimizer, mn_optimizer_stats *stats);
+
+/* ---------------------------------------------------------------------------------------------
+ * Automatic mixed precision
+ * ------------------------------------------------------------------------------------------ */
+
+/* Opens a region in which every op's inputs are cast by its rule, to `dtype` (MN_F16 or MN_BF16)
+ * where the rule lowers; MN_F32 opens a disabled region, in which nothing is cast. Regions nest.
+ * end closes the innermost one (MN_ERR_STATE without one). */
+MN_API mn_status mn_autocast_begin(mn_context *context, mn_dtype dtype);
+MN_API mn_status mn_autocast_end(mn_context *context);
+/* The dtype of the innermost region; MN_F32 when disabled or outside. */
+MN_API mn_dtype mn_autocast_dtype(const mn_context *context);
+/* Overrides an op's rule in this context; restored by mn_autocast_reset_rules. */
+MN_API mn_status mn_autocast_set_rule(mn_context *context, const char *op, mn_cast_rule rule);
+MN_API mn_status mn_autocast_reset_rules(mn_context *context);
+
+typedef struct mn_grad_scaler mn_grad_scaler;
+typedef struct mn_grad_scaler_options {
+    size_t size;
+    bool enabled;            /* default true; false: scale 1, step = optimizer step */
+    double init_scale;       /* default 65536 */
+    double growth_factor;    /* default 2, > 1 */
+    double backoff_factor;   /* default 0.5, in (0, 1) */
+    int64_t growth_interval; /* default 2000, >= 1; growth at or past it */
+    double min_scale;        /* default 0: none */
+    double max_scale;        /* default FLT_MAX */
+} mn_grad_scaler_options;
+MN_API mn_grad_scaler_options mn_grad_scaler_options_default(void);
+
+/* Dynamic loss scaling (Micikevicius et al. 2018, arXiv 1710.03740; semantics of
+ * torch.amp.GradScaler). Free with mn_grad_scaler_free. */
+MN_API mn_grad_scaler *mn_grad_scaler_create(mn_context *context,
+                                             const mn_grad_scaler_options *options);
+MN_API void mn_grad_scaler_free(mn_grad_scaler *scaler);
+/* loss * scale * weight in f32, recorded. */
+MN_API mn_tensor *mn_grad_scaler_scale(mn_grad_scaler *scaler, mn_tensor *loss, double weight);
+/* Backward of that; marks the gradients as scaled. Meeting plain or unscaled gradients, or ones
+ * left over from a finished step, is MN_ERR_STATE. */
+MN_API mn_status mn_grad_scaler_backward(mn_grad_scaler *scaler, mn_tensor *loss, double weight);
+/* Divides the scale out of the optimizer's gradients, checking them before and after. Once per
+ * step. Optional: mn_grad_scaler_step does it if needed. */
+MN_API mn_status mn_grad_scaler_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer);
+/* Applies the optimizer's step, or skips it if a gradient is not finite. With `outcome` given it
+ * waits for the device and says which. Parameters, momenta and 16-bit shadows do not change on a
+ * skip. */
+MN_API mn_status mn_grad_scaler_step(mn_grad_scaler *scaler, mn_optimizer *optimizer,
+                                     mn_step_outcome *outcome);
+/* Once per step, after every optimizer's: backs the scale off if any gradient was not finite, grows
+ * it after growth_interval clean steps. A scale that cannot shrink further while gradients
+ * overflow is latched as collapsed and reported by mn_grad_scaler_stats_get. */
+MN_API mn_status mn_grad_scaler_update(mn_grad_scaler *scaler);
+
+typedef struct mn_grad_scaler_stats {
+    double scale;
+    int64_t growth_tracker;    /* clean steps since the last change of scale */
+    int64_t updates, backoffs; /* updates in all, and those that met a non-finite gradient */
+    bool collapsed;
+} mn_grad_scaler_stats;
+/* Waits for the device. Disabled: scale 1. */
+MN_API mn_status mn_grad_scaler_stats_get(mn_grad_scaler *scaler, mn_grad_scaler_stats *stats);
+MN_API bool mn_grad_scaler_is_enabled(const mn_grad_scaler *scaler);
+/* Setters, validated as the options; between steps only. */
+MN_API mn_status mn_grad_scaler_set_scale(mn_grad_scaler *scaler, double scale);
+MN_API mn_status mn_grad_scaler_set_growth_interval(mn_grad_scaler *scaler, int64_t interval);
+
+/* ---------------------------------------------------------------------------------------------
+ * State dictionaries and checkpoint files
+ * ------------------------------------------------------------------------------------------ */
+
+/* Named tensors in host memory (file order) and named strings. Every stateful object saves into and
+ * loads from one. Files are safetensors: `safetensors.torch.load_file` opens them. */
+typedef struct mn_state_dict mn_state_dict;
+/* An empty dictionary; free accepts NULL. */
+MN_API mn_state_dict *mn_state_dict_create(mn_context *context);
+MN_API void mn_state_dict_free(mn_state_dict *dict);
+/* Number of tensors, and entry i in insertion order; pointers live until the dictionary changes. */
+typedef struct mn_state_entry {
+    const char *name;
+    mn_dtype dtype;
+    int ndim;
+    const int64_t *shape; /* file order */
+    const void *data;
+    size_t bytes;
+} mn_state_entry;
+MN_API int64_t mn_state_dict_count(const mn_state_dict *dict);
+MN_API bool mn_state_dict_entry(const mn_state_dict *dict, int64_t index, mn_state_entry *entry);
+MN_API bool mn_state_dict_find(const mn_state_dict *dict, const char *name, mn_state_entry *entry);
+/* Adds a tensor (copied; a name already there is MN_ERR_ARGUMENT) or sets a string. get_string
+ * gives NULL if there is none. */
+MN_API mn_status mn_state_dict_put(mn_state_dict *dict, const mn_state_entry *entry);
+MN_API mn_status mn_state_dict_set_string(mn_state_dict *dict, const char *key, const char *value);
+MN_API const char *mn_state_dict_get_string(const mn_state_dict *dict, const char *key);
+/* Number of strings, and pair i in insertion order. */
+MN_API int64_t mn_state_dict_string_count(const mn_state_dict *dict);
+MN_API bool mn_state_dict_string(const mn_state_dict *dict, int64_t index, const char **key,
+                                 const char **value);
+/* Writes to a temporary file beside `path`, flushes and renames it: a failure leaves the old file
+ * whole. Read trusts nothing in the file; on failure it returns NULL. */
+MN_API mn_status mn_state_dict_write(mn_state_dict *dict, const char *path);
+MN_API mn_state_dict *mn_state_dict_read(mn_context *context, const char *path);
+
+/* Save and load of optimizers ("optimizer.<parameter>.momentum_buffer", ...) and scalers
+ * ("scaler.scale", ...). Load checks everything first and changes nothing on an error. Loading a
+ * scaler from a dictionary without scaler state leaves it as it is. */
+MN_API mn_status mn_optimizer_save_state(mn_optimizer *optimizer, mn_state_dict *dict);
+MN_API mn_status mn_optimizer_load_state(mn_optimizer *optimizer, const mn_state_dict *dict);
+MN_API mn_status mn_grad_scaler_save_state(mn_grad_scaler *scaler, mn_state_dict *dict);
+MN_API mn_status mn_grad_scaler_load_state(mn_grad_scaler *scaler, const mn_state_dict *dict);
+
+/* ---------------------------------------------------------------------------------------------
+ * Modules and models
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct mn_module mn_module;
+
+/* Layers. Parameters are initialised as PyTorch's defaults do (uniform in +-1/sqrt(fan_in); batch
+ * norm 1 and 0), from the random stream of the parameter's full name, when the module is given its
+ * name: by mn_sequential, or by mn_module_init for a root. */
+typedef struct mn_conv2d_layer_options {
+    size_t size;
+    int in_channels, out_channels;
+    int kernel[2], stride[2], padding[2], dilation[2]; /* defaults: 1, 1, 0, 1 */
+    int groups;                                        /* default 1 */
+    bool bias;                                         /* default true */
+} mn_conv2d_layer_options;
+MN_API mn_conv2d_layer_options mn_conv2d_layer_options_default(void);
+MN_API mn_module *mn_conv2d_layer(mn_context *context, const mn_conv2d_layer_options *options);
+MN_API mn_module *mn_linear_layer(mn_context *context, int in_features, int out_features,
+                                  bool bias);
+MN_API mn_module *mn_batch_norm_layer(mn_context *context, int channels);
+MN_API mn_module *mn_relu_layer(mn_context *context);
+MN_API mn_module *mn_max_pool2d_layer(mn_context *context, const mn_pool2d_options *options);
+MN_API mn_module *mn_global_avg_pool2d_layer(mn_context *context);
+/* [N,H,W,C] -> [N, C*H*W] in C,H,W order, so that weights mean the same as PyTorch's. */
+MN_API mn_module *mn_flatten_layer(mn_context *context);
+/* An empty chain; mn_sequential_add appends a child under a name and takes it over (also when it
+ * fails: the child is then freed). A NULL child is the error already pending. */
+MN_API mn_module *mn_sequential(mn_context *context);
+MN_API mn_status mn_sequential_add(mn_module *sequential, const char *name, mn_module *child);
+MN_API void mn_module_free(mn_module *module);
+
+/* A model by name ("lenet5", "cnn-small") for images of the given size, initialised. */
+typedef struct mn_model_options {
+    size_t size;
+    int height, width, channels, classes; /* defaults 28, 28, 1, 10 */
+} mn_model_options;
+MN_API mn_model_options mn_model_options_default(void);
+MN_API mn_module *mn_model_create(mn_context *context, const char *name,
+                                  const mn_model_options *options);
+/* Names of the models there are; NULL for index out of range. */
+MN_API const char *mn_model_name(int index);
+
+/* Names a root's parameters ("conv1.weight", ...) and initialises them from the context's seed.
+ * mn_model_create has done it. */
+MN_API mn_status mn_module_init(mn_module *module);
+/* Result for input x; opens an inner scope per layer, so that only results outlive it. */
+MN_API mn_tensor *mn_module_forward(mn_module *module, mn_tensor *x);
+/* Training mode (default) or evaluation mode: what batch norm uses. */
+MN_API mn_status mn_module_set_training(mn_module *module, bool training);
+/* All parameters in order (borrowed pointers; the array lives as long as the module). */
+MN_API mn_tensor *const *mn_module_parameters(mn_module *module, int *count);
+/* Parameters and buffers under PyTorch's names. Load checks all names and shapes first. */
+MN_API mn_status mn_module_save_state(mn_module *module, mn_state_dict *dict);
+MN_API mn_status mn_module_load_state(mn_module *module, const mn_state_dict *dict);
+/* Floating-point operations of one forward pass of `batch` images (2 per multiply-add, convolution
+ * and linear layers only); 0 if the module has not run on images yet. */
+MN_API double mn_module_forward_flops(mn_module *module, int64_t batch);
+
+/* ---------------------------------------------------------------------------------------------
+ * Data sets and loaders. They need no context: errors go into the mn_error given.
+ * ------------------------------------------------------------------------------------------ */
+
+/* Images [count, height, width, channels] in bytes and their labels, in memory. */
+typedef struct mn_dataset mn_dataset;
+
+/* Opens "fashion-mnist[:DIR]", "mnist:DIR" or "synthetic:HxWxC:CLASSES[:COUNT]" (learnable
+ * patterns; COUNT by default 2048 for training, 512 for testing); `train` chooses the part. IDX
+ * files may be plain or .gz. Every fault names file and byte or index. NULL allocator: the C
+ * library's. Free with mn_dataset_free. */
+MN_API mn_dataset *mn_dataset_open(const char *spec, bool train, const mn_allocator *allocator,
+                                   mn_error *error);
+/* A data set of the caller's bytes: images u8 [count,h,w,c] (shape = count,h,w,c) and labels in
+ * [0, classes), both copied. */
+MN_API mn_dataset *mn_dataset_from_memory(const uint8_t *images, const int64_t *labels,
+                                          const int64_t shape[4], int classes,
+                                          const mn_allocator *allocator, mn_error *error);
+MN_API void mn_dataset_free(mn_dataset *dataset);
+
+typedef struct mn_dataset_info {
+    int64_t count, height, width, channels;
+    int classes;
+    const char *name;               /* "fashion-mnist", ... */
+    const char *const *class_names; /* `classes` names, or NULL */
+    uint64_t fingerprint;           /* of images and labels */
+} mn_dataset_info;
+/* Getter; pointers live as long as the data set. */
+MN_API mn_dataset_info mn_dataset_info_get(const mn_dataset *dataset);
+/* Image i (height*width*channels bytes) and its label; false for i out of range. */
+MN_API bool mn_dataset_get(const mn_dataset *dataset, int64_t index, const uint8_t **image,
+                           int64_t *label);
+
+/* Mean and standard deviation per channel of pixels / 255. */
+typedef struct mn_normalization {
+    int channels;
+    float mean[4], deviation[4];
+} mn_normalization;
+/* Computed over the first `limit` images (0: all). At most 4 channels. A channel that never changes
+ * has deviation 1. */
+MN_API mn_status mn_dataset_normalization(const mn_dataset *dataset, int64_t limit,
+                                          mn_normalization *normalization, mn_error *error);
+
+typedef struct mn_loader mn_loader;
+typedef struct mn_loader_options {
+    size_t size;
+    int64_t batch;     /* default 64 */
+    bool shuffle;      /* default true: a permutation by (seed, epoch) */
+    uint64_t seed;     /* default 1 */
+    int64_t limit;     /* first so many images only; 0 (default): all */
+    double validation; /* fraction held out by the seed; default 0; leaves neither part empty */
+    bool held_out;     /* true: iterate over the held-out part */
+    bool prefetch;     /* default true: a thread prepares the next batches */
+    mn_normalization normalization; /* channels 0 (default): none, pixels / 255 */
+    mn_allocator allocator;         /* all NULL: the C library's */
+} mn_loader_options;
+MN_API mn_loader_options mn_loader_options_default(void);
+
+/* One batch in host memory: images f32 [count,h,w,c], labels i64 [count]; valid until the next call
+ * on the loader. */
+typedef struct mn_batch {
+    int64_t count, height, width, channels;
+    const float *images;
+    const int64_t *labels;
+} mn_batch;
+
+/* Iterates over a data set, which must outlive it. The last batch of an epoch may be smaller. */
+MN_API mn_loader *mn_loader_create(const mn_dataset *dataset, const mn_loader_options *options,
+                                   mn_error *error);
+MN_API void mn_loader_free(mn_loader *loader);
+/* Images in the part that it iterates over. */
+MN_API int64_t mn_loader_count(const mn_loader *loader);
+/* Starts epoch `epoch` (from 0) at image `position` of its order. */
+MN_API mn_status mn_loader_start(mn_loader *loader, int64_t epoch, int64_t position,
+                                 mn_error *error);
+/* The next batch; at the end of the epoch batch->count is 0. */
+MN_API mn_status mn_loader_next(mn_loader *loader, mn_batch *batch, mn_error *error);
+/* Seconds that mn_loader_next has waited for data so far. */
+MN_API double mn_loader_wait_seconds(const mn_loader *loader);
+
+/* ---------------------------------------------------------------------------------------------
+ * Training
+ * ------------------------------------------------------------------------------------------ */
+
+/* Words: a micro-step is forward and backward of one micro-batch; a step is one optimizer step,
+ * applied or skipped, over a window of micro-batches. */
+typedef struct mn_trainer mn_trainer;
+typedef struct mn_step {
+    mn_context *context;
+    mn_module *model;
+    mn_optimizer *optimizer;
+    mn_grad_scaler *scaler; /* never NULL; disabled where no scaling is wanted */
+    mn_dtype amp;           /* MN_F16, MN_BF16, or MN_F32 for off */
+    mn_tensor *images;      /* f32 [n,h,w,c] */
+    mn_tensor *labels;      /* i64 [n] */
+    double weight;          /* samples of this micro-batch / samples of the window */
+    double clip_norm;       /* INFINITY: do not clip, measure only */
+    bool window_complete;   /* last micro-batch of the window: step */
+    int64_t step;           /* the step being attempted, from 1 */
+    mn_trainer *trainer;    /* for mn_step_report */
+} mn_step;
+/* One micro-step, called by the loop inside a scope of its own. */
+typedef mn_status (*mn_step_fn)(mn_step *step, void *user);
+/* The usual micro-step: autocast forward, cross entropy, scaled backward; at the end of a window
+ * unscale, clip, step, update, zero_grad. `user` is ignored. */
+MN_API mn_status mn_step_default(mn_step *step, void *user);
+/* Hands loss (scalar) and logits of a micro-batch to the loop's statistics, without waiting. */
+MN_API mn_status mn_step_report(mn_step *step, mn_tensor *loss, mn_tensor *logits);
+
+/* What the host learns of a step, a few steps late. */
+typedef struct mn_step_result {
+    int64_t step, epoch; /* from 1 */
+    int64_t samples, correct;
+    double loss; /* mean over the window's samples */
+    double lr, scale, grad_norm;
+    bool skipped, nonfinite;
+} mn_step_result;
+
+typedef struct mn_metrics {
+    int64_t count, correct;
+    double loss, accuracy; /* means over the samples */
+} mn_metrics;
+
+/* What is known after an epoch; NaN stands for "not measured" (null in JSON). Bytes are of the
+ * whole process (RSS) and of tensors and workspaces after the first 5 steps. */
+typedef struct mn_epoch_result {
+    int64_t epoch, steps; /* steps so far, applied or skipped */
+    double train_loss, train_accuracy;
+    double validation_loss, validation_accuracy, validation_accuracy_fp32;
+    double test_loss, test_accuracy, test_accuracy_fp32;
+    double images_per_s, data_wait_fraction, seconds;
+    int64_t skipped_steps, nonfinite;
+    double scale;
+    uint64_t peak_tensor_bytes, peak_rss_bytes;
+} mn_epoch_result;
+
+typedef struct mn_progress {
+    mn_step_result last; /* newest step known */
+    int64_t steps, total_steps;
+    int64_t epochs; /* in all; last.epoch is the current one */
+    int64_t skipped_steps;
+    double loss, accuracy; /* running means of this epoch */
+    double images_per_s, seconds_left;
+} mn_progress;
+
+/* Everything that describes a run. The part that identifies it (model, data, hyper-parameters,
+ * seed, rules) is kept in its checkpoint; how it is run (threads, paths, logging) is not. */
+typedef struct mn_train_options {
+    size_t size;
+    const char *model;                      /* default "lenet5" */
+    const char *data;                       /* default "fashion-mnist" */
+    const mn_dataset *train_set, *test_set; /* already open, in place of `data`; or NULL */
+    mn_dtype amp;                           /* default MN_F32: off */
+    int64_t epochs, steps;                  /* default 5, 0; steps > 0 replaces epochs */
+    int64_t stop_after;        /* end after so many steps without changing the schedule; 0: no */
+    int64_t batch, accumulate; /* default 64, 1 */
+    const char *optimizer;     /* default "sgd" */
+    double lr, momentum, weight_decay; /* default 0.05, 0.9, 5e-4 */
+    mn_schedule_kind schedule;         /* default cosine */
+    double clip_norm;                  /* default INFINITY */
+    mn_grad_scaler_options scaler;     /* `enabled` is ignored: the scaler is on for f16 */
+    uint64_t seed;                     /* default 1 */
+    double validation;                 /* fraction held out, default 0.1 */
+    int64_t limit;                     /* default 0: all images */
+    const char *rules;                 /* overrides "op=RULE,op=RULE" or NULL */
+    const char *checkpoint;            /* path or NULL */
+    int64_t checkpoint_every;          /* steps; 0: at the end only */
+    const char *resume;                /* path or NULL */
+    bool resume_anyway;                /* go on although the run's identity differs */
+    bool fp32_metrics;                 /* also evaluate in FP32 each epoch */
+    mn_context_options context;
+    mn_step_fn step; /* NULL: mn_step_default */
+    void *step_user;
+    void *user;                                     /* handed to the callbacks; each may be NULL */
+    void (*log)(void *user, const char *json_line); /* one event, no newline */
+    void (*progress)(void *user, const mn_progress *progress); /* after steps */
+    void (*epoch)(void *user, const mn_epoch_result *result);
+    void (*notice)(void *user, const char *line); /* such as: another precision on resume */
+    bool (*cancel)(void *user); /* asked once a window: true stops after it, with checkpoint */
+} mn_train_options;
+MN_API mn_train_options mn_train_options_default(void);
+
+typedef struct mn_train_result {
+    const char *model, *data;
+    int64_t parameters, epoch_count;
+    const mn_epoch_result *epochs;
+    int64_t step_count; /* steps this process has run, each in step_results */
+    const mn_step_result *step_results;
+    int64_t total_steps; /* in all, also before a resume */
+    double seconds;
+    bool cancelled; /* stopped by `cancel` */
+} mn_train_result;
+/* Trains. Returns NULL and fills *error on failure; free the result with mn_train_result_free.
+ * Writes nothing but the checkpoint. */
+MN_API mn_train_result *mn_train(const mn_train_options *options, mn_error *error);
+MN_API void mn_train_result_free(mn_train_result *result);
+
+/* Loss and accuracy of a model over what a loader iterates over, without gradients, in evaluation
+ * mode (restored after). amp MN_F32: off. */
+MN_API mn_status mn_evaluate(mn_module *model, mn_loader *loader, mn_dtype amp, mn_metrics *metrics,
+                             mn_error *error);
+
+typedef struct mn_eval_options {
+    size_t size;
+    const char *checkpoint; /* required */
+    const char *data;       /* NULL: as the checkpoint says */
+    mn_dtype amp;           /* default MN_F32 */
+    int64_t batch, limit;   /* default 256, 0 */
+    mn_context_options context;
+} mn_eval_options;
+MN_API mn_eval_options mn_eval_options_default(void);
+/* Metrics of a checkpoint's model on a data set's test part. *model_name, if given, receives the
+ * model's name (static storage). */
+MN_API mn_status mn_eval_checkpoint(const mn_eval_options *options, mn_metrics *metrics,
+                                    const char **model_name, mn_error *error);
+
+typedef struct mn_compare_options {
+    size_t size;
+    mn_train_options train; /* of each run; amp, seed, checkpoint and resume are ignored */
+    const char *precisions; /* default "fp32,bf16,fp16"; the reference is fp32 */
+    int seeds;              /* default 1: seeds train.seed, train.seed + 1, ... */
+    double margin;          /* of the verdict, in percentage points; default 0.6 */
+    const char *report;     /* folder for report.json and report.html; NULL: none */
+    void (*run_begin)(void *user, const char *precision, uint64_t seed); /* or NULL */
+} mn_compare_options;
+MN_API mn_compare_options mn_compare_options_default(void);
+
+typedef struct mn_compare_row {
+    const char *precision;
+    uint64_t seed;
+    const mn_train_result *run;
+} mn_compare_row;
+typedef struct mn_compare_deviation {
+    const char *precision;
+    double accuracy_delta_pp_mean, accuracy_delta_pp_sd; /* to the reference, paired by seed */
+    double interval_low_pp, interval_high_pp;            /* 90 percent, Student t; NaN for n < 2 */
+    int n;
+    double max_loss_delta, throughput_ratio, memory_ratio;
+    const char *verdict; /* static storage */
+} mn_compare_deviation;
+typedef struct mn_compare_result {
+    int row_count, deviation_count;
+    const mn_compare_row *rows;
+    const mn_compare_deviation *deviations;
+    bool cancelled;
+} mn_compare_result;
+/* Trains the same run in several precisions and compares with FP32 (docs: README). */
+MN_API mn_compare_result *mn_compare(const mn_compare_options *options, mn_error *error);
+MN_API void mn_compare_result_free(mn_compare_result *result);
+
+typedef struct mn_bench_options {
+    size_t size;
+    const char *model;            /* default "lenet5" */
+    int64_t batch, steps, warmup; /* default 64, 50, 5 */
+    mn_dtype amp;
+    int height, width, channels, classes; /* of the synthetic data; default 28, 28, 1, 10 */
+    mn_context_options context;
+} mn_bench_options;
+MN_API mn_bench_options mn_bench_options_default(void);
+typedef struct mn_bench_result {
+    double images_per_s_median, images_per_s_min, images_per_s_max;
+    double step_ms_median, step_ms_min, step_ms_max;
+    uint64_t peak_tensor_bytes, peak_rss_bytes;
+    double gflop_per_step, gflops;
+    int threads;
+} mn_bench_result;
+/* Throughput and memory of whole training steps on synthetic data, after warm-up. */
+MN_API mn_status mn_bench(const mn_bench_options *options, mn_bench_result *result,
+                          mn_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
