@@ -1,0 +1,256 @@
+/* datasets/dataset.c: opening a data set by name or from memory, its getters, fingerprint and
+ * normalization. */
+#include "datasets/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#define FASHION_FOLDER "/usr/share/datasets/fashion-mnist"
+#define CHANNELS_MAX   4
+
+static const char *const fashion_names[] = {"T-shirt/top", "Trouser",   "Pullover", "Dress",
+                                            "Coat",        "Sandal",    "Shirt",    "Sneaker",
+                                            "Bag",         "Ankle boot"};
+
+/* One step of a 64-bit FNV-1a over words; the shift lets high bits reach low ones. */
+static uint64_t mix(uint64_t hash, uint64_t word)
+{
+    hash = (hash ^ word) * 0x100000001b3u;
+    return hash ^ hash >> 32;
+}
+
+static uint64_t hash_bytes(uint64_t hash, const uint8_t *bytes, size_t size)
+{
+    size_t i = 0;
+    for (; i + 8 <= size; i += 8) {
+        uint64_t word = 0;
+        for (size_t j = 0; j < 8; j++)
+            word |= (uint64_t)bytes[i + j] << (8 * j);
+        hash = mix(hash, word);
+    }
+    for (; i < size; i++)
+        hash = mix(hash, bytes[i]);
+    return hash;
+}
+
+static uint64_t fingerprint(const mn_dataset *dataset)
+{
+    const mn_dataset_info *info = &dataset->info;
+    const int64_t sizes[] = {info->count, info->height, info->width, info->channels, info->classes};
+    const int64_t *labels = dataset->labels.data;
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        hash = mix(hash, (uint64_t)sizes[i]);
+    hash = hash_bytes(hash, dataset->images.data, dataset->images.size);
+    for (int64_t i = 0; i < info->count; i++)
+        hash = mix(hash, (uint64_t)labels[i]);
+    return hash;
+}
+
+/* An empty data set that the readers fill. */
+static mn_dataset *create(const mn_allocator *allocator, mn_error *error)
+{
+    mn_allocator chosen;
+    mn_data_buffer self;
+    if (mn_data_allocator(allocator, &chosen, error) != MN_OK ||
+        mn_data_alloc(&chosen, &self, 1, sizeof(mn_dataset), error) != MN_OK)
+        return NULL;
+    mn_dataset *dataset = self.data;
+    memset(dataset, 0, sizeof *dataset);
+    dataset->allocator = chosen;
+    return dataset;
+}
+
+static mn_dataset *finish(mn_dataset *dataset, mn_status status)
+{
+    if (status != MN_OK) {
+        mn_dataset_free(dataset);
+        return NULL;
+    }
+    dataset->image_bytes = dataset->images.size / (size_t)dataset->info.count;
+    dataset->info.fingerprint = fingerprint(dataset);
+    return dataset;
+}
+
+/* What follows NAME: in "NAME:rest", "" for "NAME" alone, NULL if spec is another name. */
+static const char *after_name(const char *spec, const char *name)
+{
+    size_t length = strlen(name);
+    if (strncmp(spec, name, length) != 0 || (spec[length] != ':' && spec[length] != '\0'))
+        return NULL;
+    return spec + length + (spec[length] == ':');
+}
+
+static mn_status read_mnist(mn_dataset *dataset, const char *folder, bool train, mn_error *error)
+{
+    if (*folder == '\0')
+        return mn_data_fail(error, MN_ERR_ARGUMENT, "%s: name its folder: %s:DIR",
+                            dataset->info.name, dataset->info.name);
+    dataset->info.classes = 10;
+    return mn_data_read_idx(dataset, folder, train, error);
+}
+
+static mn_status read_spec(mn_dataset *dataset, const char *spec, bool train, mn_error *error)
+{
+    mn_dataset_info *info = &dataset->info;
+    const char *rest;
+    if ((rest = after_name(spec, "fashion-mnist")) != NULL) {
+        info->name = "fashion-mnist";
+        info->class_names = fashion_names;
+        bool alone = strchr(spec, ':') == NULL;
+        return read_mnist(dataset, alone ? FASHION_FOLDER : rest, train, error);
+    }
+    if ((rest = after_name(spec, "mnist")) != NULL) {
+        info->name = "mnist";
+        return read_mnist(dataset, rest, train, error);
+    }
+    if ((rest = after_name(spec, "synthetic")) != NULL) {
+        info->name = "synthetic";
+        return mn_data_synthesize(dataset, rest, train, error);
+    }
+    return mn_data_fail(error, MN_ERR_ARGUMENT,
+                        "data: %s is none of fashion-mnist[:DIR], mnist:DIR, "
+                        "synthetic:HxWxC:CLASSES[:COUNT]",
+                        mn_data_shown(spec));
+}
+
+mn_dataset *mn_dataset_open(const char *spec, bool train, const mn_allocator *allocator,
+                            mn_error *error)
+{
+    if (!spec) {
+        mn_data_fail(error, MN_ERR_ARGUMENT, "data: no data set named");
+        return NULL;
+    }
+    mn_dataset *dataset = create(allocator, error);
+    return dataset ? finish(dataset, read_spec(dataset, spec, train, error)) : NULL;
+}
+
+static mn_status check_memory(const uint8_t *images, const int64_t *labels, const int64_t *shape,
+                              int classes, mn_error *error)
+{
+    static const char *const names[] = {"count", "height", "width", "channels"};
+    uint64_t bytes = 1;
+    if (!images || !labels || !shape)
+        return mn_data_fail(error, MN_ERR_ARGUMENT, "data: %s is NULL",
+                            !images   ? "images"
+                            : !labels ? "labels"
+                                      : "shape");
+    for (int i = 0; i < 4; i++) {
+        if (shape[i] < 1)
+            return mn_data_fail(error, MN_ERR_SHAPE, "data: %s is %lld, want at least 1", names[i],
+                                (long long)shape[i]);
+        if (!mn_data_multiply(bytes, (uint64_t)shape[i], &bytes) || bytes > PTRDIFF_MAX)
+            return mn_data_fail(error, MN_ERR_SHAPE, "data: the images do not fit in memory");
+    }
+    if (classes < 1)
+        return mn_data_fail(error, MN_ERR_ARGUMENT, "data: classes is %d, want at least 1",
+                            classes);
+    for (int64_t i = 0; i < shape[0]; i++) {
+        if (labels[i] < 0 || labels[i] >= classes)
+            return mn_data_fail(error, MN_ERR_ARGUMENT, "data: label %lld is %lld, not in [0, %d)",
+                                (long long)i, (long long)labels[i], classes);
+    }
+    return MN_OK;
+}
+
+static mn_status copy_memory(mn_dataset *dataset, const uint8_t *images, const int64_t *labels,
+                             mn_error *error)
+{
+    mn_dataset_info *info = &dataset->info;
+    uint64_t count = (uint64_t)info->count;
+    size_t bytes = (size_t)(info->height * info->width * info->channels);
+    mn_status status = mn_data_alloc(&dataset->allocator, &dataset->images, count, bytes, error);
+    if (status == MN_OK)
+        status = mn_data_alloc(&dataset->allocator, &dataset->labels, count, sizeof *labels, error);
+    if (status != MN_OK)
+        return status;
+    memcpy(dataset->images.data, images, dataset->images.size);
+    memcpy(dataset->labels.data, labels, dataset->labels.size);
+    return MN_OK;
+}
+
+mn_dataset *mn_dataset_from_memory(const uint8_t *images, const int64_t *labels,
+                                   const int64_t shape[4], int classes,
+                                   const mn_allocator *allocator, mn_error *error)
+{
+    if (check_memory(images, labels, shape, classes, error) != MN_OK)
+        return NULL;
+    mn_dataset *dataset = create(allocator, error);
+    if (!dataset)
+        return NULL;
+    dataset->info = (mn_dataset_info){.count = shape[0],
+                                      .height = shape[1],
+                                      .width = shape[2],
+                                      .channels = shape[3],
+                                      .classes = classes,
+                                      .name = "memory"};
+    return finish(dataset, copy_memory(dataset, images, labels, error));
+}
+
+void mn_dataset_free(mn_dataset *dataset)
+{
+    if (!dataset)
+        return;
+    mn_allocator allocator = dataset->allocator;
+    mn_data_free(&allocator, &dataset->images);
+    mn_data_free(&allocator, &dataset->labels);
+    allocator.free(allocator.user, dataset, sizeof *dataset);
+}
+
+mn_dataset_info mn_dataset_info_get(const mn_dataset *dataset)
+{
+    return dataset ? dataset->info : (mn_dataset_info){0};
+}
+
+bool mn_dataset_get(const mn_dataset *dataset, int64_t index, const uint8_t **image, int64_t *label)
+{
+    if (!dataset || index < 0 || index >= dataset->info.count)
+        return false;
+    if (image)
+        *image = (const uint8_t *)dataset->images.data + (size_t)index * dataset->image_bytes;
+    if (label)
+        *label = ((const int64_t *)dataset->labels.data)[index];
+    return true;
+}
+
+/* Sums of values and squares are exact, so the result depends on nothing but the pixels. */
+static void measure(const uint8_t *pixels, size_t count, size_t stride, float *mean,
+                    float *deviation)
+{
+    uint64_t sum = 0, squares = 0;
+    for (size_t i = 0; i < count; i++) {
+        unsigned value = pixels[i * stride];
+        sum += value;
+        squares += value * value;
+    }
+    double average = (double)sum / (double)count;
+    double variance = (double)squares / (double)count - average * average;
+    /* A channel that never changes has nothing to scale; dividing by zero would spoil it. */
+    *deviation = variance > 0.0 ? (float)(sqrt(variance) / 255.0) : 1.0f;
+    *mean = (float)(average / 255.0);
+}
+
+mn_status mn_dataset_normalization(const mn_dataset *dataset, int64_t limit,
+                                   mn_normalization *normalization, mn_error *error)
+{
+    if (!dataset || !normalization)
+        return mn_data_fail(error, MN_ERR_ARGUMENT, "normalization: %s is NULL",
+                            dataset ? "normalization" : "data set");
+    const mn_dataset_info *info = &dataset->info;
+    if (limit < 0)
+        return mn_data_fail(error, MN_ERR_ARGUMENT, "normalization: limit is %lld, want 0 or more",
+                            (long long)limit);
+    if (info->channels > CHANNELS_MAX)
+        return mn_data_fail(error, MN_ERR_UNSUPPORTED,
+                            "normalization: the images have %lld channels, want at most %d",
+                            (long long)info->channels, CHANNELS_MAX);
+    size_t images = (size_t)(limit == 0 || limit > info->count ? info->count : limit);
+    size_t channels = (size_t)info->channels;
+    size_t pixels = images * (dataset->image_bytes / channels);
+    mn_normalization measured = {.channels = (int)channels};
+    for (size_t c = 0; c < channels; c++)
+        measure((const uint8_t *)dataset->images.data + c, pixels, channels, &measured.mean[c],
+                &measured.deviation[c]);
+    *normalization = measured;
+    return MN_OK;
+}

@@ -1,0 +1,420 @@
+/* datasets/loader.c: batches of a data set in a seeded order, normalized. A thread may prepare the
+ * next ones into a ring of buffers; nothing is allocated after create. */
+#include "datasets/internal.h"
+#include "core/philox.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+/* One with the caller, one ready, one being filled. */
+#define SLOTS        3
+#define CHANNELS_MAX 4
+
+struct mn_loader {
+    mn_allocator allocator;
+    mn_loader_options options;
+    const mn_dataset *dataset;
+    mn_dataset_info info;
+    int64_t count;        /* images of the part */
+    int64_t batch;        /* largest batch: no more than count */
+    size_t image_values;  /* of one image */
+    mn_data_buffer part;  /* i64 [count]: the part in index order */
+    mn_data_buffer order; /* i64 [count]: this epoch's */
+    mn_data_buffer table; /* f32 [channels or 1][256]: pixel to value */
+    mn_data_buffer images[SLOTS];
+    mn_data_buffer labels[SLOTS];
+    int slots;
+    bool started;
+    int64_t position; /* first image of the epoch's batch 0 */
+    int64_t batches;  /* from there to the end */
+    int64_t taken;    /* handed out */
+    double waited;
+
+    /* The ring. Batch b lies in slot b % SLOTS; the caller holds batch taken - 1. `filled`,
+     * `released` and `stop` are under the mutex while the thread runs. */
+    bool synchronized, running;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    int64_t filled, released;
+    bool stop;
+};
+
+mn_loader_options mn_loader_options_default(void)
+{
+    return (mn_loader_options){.size = sizeof(mn_loader_options),
+                               .batch = 64,
+                               .shuffle = true,
+                               .seed = 1,
+                               .prefetch = true};
+}
+
+static mn_status check_normalization(const mn_normalization *normalization, int64_t channels,
+                                     mn_error *error)
+{
+    int stated = normalization->channels;
+    if (stated == 0)
+        return MN_OK;
+    if (stated < 0 || stated > CHANNELS_MAX || stated != channels)
+        return mn_data_fail(error, MN_ERR_ARGUMENT,
+                            "loader: normalization has %d channels, the images have %lld", stated,
+                            (long long)channels);
+    for (int c = 0; c < stated; c++) {
+        double mean = (double)normalization->mean[c];
+        double deviation = (double)normalization->deviation[c];
+        if (!isfinite(mean) || !isfinite(deviation) || deviation <= 0.0)
+            return mn_data_fail(error, MN_ERR_ARGUMENT,
+                                "loader: channel %d: mean %g, deviation %g, want finite numbers "
+                                "and a deviation above 0",
+                                c, mean, deviation);
+    }
+    return MN_OK;
+}
+
+static mn_status check_options(const mn_loader_options *options, int64_t channels, mn_error *error)
+{
+    if (options->batch < 1)
+        return mn_data_fail(error, MN_ERR_ARGUMENT, "loader: batch is %lld, want at least 1",
+                            (long long)options->batch);
+    if (options->limit < 0)
+        return mn_data_fail(error, MN_ERR_ARGUMENT, "loader: limit is %lld, want 0 or more",
+                            (long long)options->limit);
+    if (!(options->validation >= 0.0 && options->validation < 1.0))
+        return mn_data_fail(error, MN_ERR_ARGUMENT, "loader: validation is %g, want it in [0, 1)",
+                            options->validation);
+    return check_normalization(&options->normalization, channels, error);
+}
+
+/* Value of each pixel per channel; with no normalization one row serves all channels. */
+static mn_status fill_table(mn_loader *loader, mn_error *error)
+{
+    const mn_normalization *normalization = &loader->options.normalization;
+    int rows = normalization->channels == 0 ? 1 : normalization->channels;
+    mn_status status = mn_data_alloc(&loader->allocator, &loader->table, (uint64_t)rows * 256,
+                                     sizeof(float), error);
+    if (status != MN_OK)
+        return status;
+    float *table = loader->table.data;
+    for (int i = 0; i < rows * 256; i++) {
+        double value = (i % 256) / 255.0;
+        if (normalization->channels > 0)
+            value = (value - (double)normalization->mean[i / 256]) /
+                    (double)normalization->deviation[i / 256];
+        table[i] = (float)value;
+    }
+    return MN_OK;
+}
+
+static mn_status choose_part(mn_loader *loader, mn_error *error)
+{
+    const mn_loader_options *options = &loader->options;
+    int64_t limit = options->limit, all = loader->info.count;
+    int64_t count = limit == 0 || limit > all ? all : limit;
+    int64_t held = mn_data_held_count(count, options->validation);
+    mn_data_buffer scratch;
+    loader->count = options->held_out ? held : count - held;
+    if (loader->count == 0)
+        return mn_data_fail(error, MN_ERR_ARGUMENT,
+                            "loader: validation %g of %lld images holds out none",
+                            options->validation, (long long)count);
+    uint64_t room = (uint64_t)loader->count;
+    mn_status status =
+        mn_data_alloc(&loader->allocator, &loader->part, room, sizeof(int64_t), error);
+    if (status == MN_OK)
+        status = mn_data_alloc(&loader->allocator, &loader->order, room, sizeof(int64_t), error);
+    if (status != MN_OK)
+        return status;
+    status = mn_data_alloc(&loader->allocator, &scratch, (uint64_t)count, sizeof(int64_t), error);
+    if (status != MN_OK)
+        return status;
+    mn_data_split(options->seed, count, held, options->held_out, scratch.data, loader->part.data);
+    mn_data_free(&loader->allocator, &scratch);
+    return MN_OK;
+}
+
+static mn_status allocate_slots(mn_loader *loader, mn_error *error)
+{
+    const mn_allocator *allocator = &loader->allocator;
+    uint64_t values;
+    loader->batch = loader->options.batch < loader->count ? loader->options.batch : loader->count;
+    if (!mn_data_multiply((uint64_t)loader->batch, loader->image_values, &values))
+        return mn_data_fail(error, MN_ERR_MEMORY, "loader: a batch of %lld does not fit",
+                            (long long)loader->batch);
+    mn_status status = MN_OK;
+    for (int i = 0; i < loader->slots && status == MN_OK; i++) {
+        status = mn_data_alloc(allocator, &loader->images[i], values, sizeof(float), error);
+        if (status == MN_OK)
+            status = mn_data_alloc(allocator, &loader->labels[i], (uint64_t)loader->batch,
+                                   sizeof(int64_t), error);
+    }
+    return status;
+}
+
+/* Mutex and condition of the thread; without them the loader works without a thread. */
+static bool create_synchronization(mn_loader *loader)
+{
+    if (pthread_mutex_init(&loader->mutex, NULL) != 0)
+        return false;
+    if (pthread_cond_init(&loader->changed, NULL) != 0) {
+        pthread_mutex_destroy(&loader->mutex);
+        return false;
+    }
+    return true;
+}
+
+static mn_status prepare(mn_loader *loader, mn_error *error)
+{
+    loader->image_values = loader->dataset->image_bytes;
+    loader->synchronized = loader->options.prefetch && create_synchronization(loader);
+    loader->slots = loader->synchronized ? SLOTS : 1;
+    mn_status status = choose_part(loader, error);
+    if (status == MN_OK)
+        status = fill_table(loader, error);
+    return status == MN_OK ? allocate_slots(loader, error) : status;
+}
+
+static mn_status read_options(const mn_loader_options *given, mn_loader_options *options,
+                              mn_error *error)
+{
+    *options = mn_loader_options_default();
+    if (!given)
+        return MN_OK;
+    /* A program built against an older, shorter struct keeps the defaults of what came after. */
+    if (given->size < sizeof given->size || given->size > sizeof *options)
+        return mn_data_fail(error, MN_ERR_ARGUMENT,
+                            "loader: options have size %zu; start from "
+                            "mn_loader_options_default()",
+                            given->size);
+    memcpy(options, given, given->size);
+    return MN_OK;
+}
+
+mn_loader *mn_loader_create(const mn_dataset *dataset, const mn_loader_options *options,
+                            mn_error *error)
+{
+    mn_loader_options chosen;
+    mn_allocator allocator;
+    mn_data_buffer self;
+    if (!dataset) {
+        mn_data_fail(error, MN_ERR_ARGUMENT, "loader: data set is NULL");
+        return NULL;
+    }
+    if (read_options(options, &chosen, error) != MN_OK ||
+        check_options(&chosen, dataset->info.channels, error) != MN_OK ||
+        mn_data_allocator(&chosen.allocator, &allocator, error) != MN_OK ||
+        mn_data_alloc(&allocator, &self, 1, sizeof(mn_loader), error) != MN_OK)
+        return NULL;
+    mn_loader *loader = self.data;
+    memset(loader, 0, sizeof *loader);
+    loader->allocator = allocator;
+    loader->options = chosen;
+    loader->dataset = dataset;
+    loader->info = dataset->info;
+    if (prepare(loader, error) != MN_OK) {
+        mn_loader_free(loader);
+        return NULL;
+    }
+    return loader;
+}
+
+static void stop_thread(mn_loader *loader)
+{
+    if (!loader->running)
+        return;
+    pthread_mutex_lock(&loader->mutex);
+    loader->stop = true;
+    pthread_cond_broadcast(&loader->changed);
+    pthread_mutex_unlock(&loader->mutex);
+    pthread_join(loader->thread, NULL);
+    loader->running = false;
+}
+
+void mn_loader_free(mn_loader *loader)
+{
+    if (!loader)
+        return;
+    stop_thread(loader);
+    if (loader->synchronized) {
+        pthread_cond_destroy(&loader->changed);
+        pthread_mutex_destroy(&loader->mutex);
+    }
+    mn_allocator allocator = loader->allocator;
+    for (int i = 0; i < SLOTS; i++) {
+        mn_data_free(&allocator, &loader->images[i]);
+        mn_data_free(&allocator, &loader->labels[i]);
+    }
+    mn_data_free(&allocator, &loader->table);
+    mn_data_free(&allocator, &loader->order);
+    mn_data_free(&allocator, &loader->part);
+    allocator.free(allocator.user, loader, sizeof *loader);
+}
+
+int64_t mn_loader_count(const mn_loader *loader)
+{
+    return loader ? loader->count : 0;
+}
+
+double mn_loader_wait_seconds(const mn_loader *loader)
+{
+    return loader ? loader->waited : 0.0;
+}
+
+static void convert_image(const mn_loader *loader, const uint8_t *pixels, float *values)
+{
+    const float *table = loader->table.data;
+    size_t count = loader->image_values;
+    size_t rows = loader->table.size / (256 * sizeof(float));
+    if (rows == 1) {
+        for (size_t i = 0; i < count; i++)
+            values[i] = table[pixels[i]];
+        return;
+    }
+    for (size_t i = 0; i < count; i += rows) {
+        for (size_t c = 0; c < rows; c++)
+            values[i + c] = table[c * 256 + pixels[i + c]];
+    }
+}
+
+/* Images of batch `index` of the epoch. */
+static int64_t batch_count(const mn_loader *loader, int64_t index)
+{
+    int64_t left = loader->count - loader->position - index * loader->batch;
+    return left < loader->batch ? left : loader->batch;
+}
+
+static void fill(const mn_loader *loader, int64_t index, int slot)
+{
+    const int64_t *order = loader->order.data;
+    float *images = loader->images[slot].data;
+    int64_t *labels = loader->labels[slot].data;
+    int64_t first = loader->position + index * loader->batch;
+    int64_t count = batch_count(loader, index);
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t *pixels = NULL;
+        mn_dataset_get(loader->dataset, order[first + i], &pixels, &labels[i]);
+        convert_image(loader, pixels, images + (size_t)i * loader->image_values);
+    }
+}
+
+/* Fills batch after batch as long as a slot is free. */
+static void *prefetch(void *argument)
+{
+    mn_loader *loader = argument;
+    pthread_mutex_lock(&loader->mutex);
+    for (int64_t index = 0; index < loader->batches && !loader->stop; index++) {
+        while (index - loader->released >= SLOTS && !loader->stop)
+            pthread_cond_wait(&loader->changed, &loader->mutex);
+        if (loader->stop)
+            break;
+        pthread_mutex_unlock(&loader->mutex);
+        fill(loader, index, (int)(index % SLOTS));
+        pthread_mutex_lock(&loader->mutex);
+        loader->filled = index + 1;
+        pthread_cond_broadcast(&loader->changed);
+    }
+    pthread_mutex_unlock(&loader->mutex);
+    return NULL;
+}
+
+/* Where no thread is to be had the batches are made when they are asked for. */
+static void start_thread(mn_loader *loader)
+{
+    sigset_t all, before;
+    if (!loader->synchronized || loader->batches == 0)
+        return;
+    /* The program's signals are for its own threads. */
+    sigfillset(&all);
+    if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0)
+        return;
+    loader->running = pthread_create(&loader->thread, NULL, prefetch, loader) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void make_order(mn_loader *loader, int64_t epoch)
+{
+    const int64_t *part = loader->part.data;
+    int64_t *order = loader->order.data;
+    if (!loader->options.shuffle) {
+        memcpy(order, part, loader->part.size);
+        return;
+    }
+    mn_stream stream =
+        mn_stream_open(loader->options.seed, MN_STREAM_SHUFFLE, NULL, (uint64_t)epoch);
+    mn_stream_permutation(&stream, loader->count, order);
+    for (int64_t i = 0; i < loader->count; i++)
+        order[i] = part[order[i]];
+}
+
+mn_status mn_loader_start(mn_loader *loader, int64_t epoch, int64_t position, mn_error *error)
+{
+    if (!loader)
+        return mn_data_fail(error, MN_ERR_ARGUMENT, "loader: loader is NULL");
+    if (epoch < 0 || position < 0 || position > loader->count)
+        return mn_data_fail(error, MN_ERR_ARGUMENT,
+                            "loader: epoch %lld, position %lld: want an epoch from 0 and a "
+                            "position in [0, %lld]",
+                            (long long)epoch, (long long)position, (long long)loader->count);
+    stop_thread(loader);
+    make_order(loader, epoch);
+    loader->started = true;
+    loader->position = position;
+    loader->batches = (loader->count - position) / loader->batch +
+                      ((loader->count - position) % loader->batch != 0);
+    loader->taken = loader->filled = loader->released = 0;
+    loader->stop = false;
+    start_thread(loader);
+    return MN_OK;
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    if (clock_gettime(CLOCK_MONOTONIC, &now) != 0)
+        return 0.0;
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Gives back what the caller holds and waits for batch `taken`, if there is one. */
+static void await(mn_loader *loader)
+{
+    pthread_mutex_lock(&loader->mutex);
+    loader->released = loader->taken;
+    pthread_cond_broadcast(&loader->changed);
+    if (loader->taken < loader->batches && loader->filled <= loader->taken) {
+        double begin = seconds();
+        while (loader->filled <= loader->taken)
+            pthread_cond_wait(&loader->changed, &loader->mutex);
+        loader->waited += seconds() - begin;
+    }
+    pthread_mutex_unlock(&loader->mutex);
+}
+
+mn_status mn_loader_next(mn_loader *loader, mn_batch *batch, mn_error *error)
+{
+    if (!loader || !batch)
+        return mn_data_fail(error, MN_ERR_ARGUMENT, "loader: %s is NULL",
+                            loader ? "batch" : "loader");
+    if (!loader->started)
+        return mn_data_fail(error, MN_ERR_STATE, "loader: call mn_loader_start first");
+    int slot = loader->running ? (int)(loader->taken % SLOTS) : 0;
+    if (loader->running) {
+        await(loader);
+    } else if (loader->taken < loader->batches) {
+        double begin = seconds();
+        fill(loader, loader->taken, slot);
+        loader->waited += seconds() - begin;
+    }
+    *batch = (mn_batch){.height = loader->info.height,
+                        .width = loader->info.width,
+                        .channels = loader->info.channels};
+    if (loader->taken == loader->batches)
+        return MN_OK;
+    batch->count = batch_count(loader, loader->taken);
+    batch->images = loader->images[slot].data;
+    batch->labels = loader->labels[slot].data;
+    loader->taken++;
+    return MN_OK;
+}
