@@ -1,0 +1,236 @@
+/* Speed of matrix products and convolutions: GFLOP/s of the layers of LeNet-5 and of a small CNN in
+ * all passes and dtypes, beside the peak of a loop of multiply-adds measured in the same run.
+ * Usage: gemm_conv [portable|avx2] [batch] [repeats] */
+#include "core/core.h"
+#include "ops/kernels.h"
+#include "ops/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+#define MAX_THREADS  2
+
+typedef mn_status (*prepare_fn)(const mn_call *call, mn_plan *plan, size_t *bytes);
+typedef void (*run_fn)(const mn_call *call);
+
+typedef struct bench {
+    mn_kernel_set set;
+    mn_workers *workers[MAX_THREADS];
+    int64_t batch;
+    int repeats;
+    double peak[MAX_THREADS];
+} bench;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *must(void *memory)
+{
+    if (!memory) {
+        fprintf(stderr, "no memory\n");
+        exit(EXIT_FAILURE);
+    }
+    return memory;
+}
+
+/* ---- peak ------------------------------------------------------------------------------------ */
+
+#define PEAK_STEPS 2000000
+#define PEAK_SUMS  12
+
+#if defined(__x86_64__)
+typedef float vector __attribute__((vector_size(32)));
+__attribute__((target("avx2,fma"), optimize("fp-contract=fast")))
+#else
+typedef float vector __attribute__((vector_size(16)));
+#endif
+static void
+peak_task(void *arg, int64_t index, int slot)
+{
+    (void)slot;
+    const float *factors = arg;
+    const vector a = (vector){0} + factors[0], b = (vector){0} + factors[1];
+    /* All different, or the compiler computes equal ones once. */
+    vector s0 = b + 1, s1 = b + 2, s2 = b + 3, s3 = b + 4, s4 = b + 5, s5 = b + 6;
+    vector s6 = b + 7, s7 = b + 8, s8 = b + 9, s9 = b + 10, s10 = b + 11, s11 = b + 12;
+    for (int i = 0; i < PEAK_STEPS; i++) {
+        s0 = s0 * a + b, s1 = s1 * a + b, s2 = s2 * a + b, s3 = s3 * a + b;
+        s4 = s4 * a + b, s5 = s5 * a + b, s6 = s6 * a + b, s7 = s7 * a + b;
+        s8 = s8 * a + b, s9 = s9 * a + b, s10 = s10 * a + b, s11 = s11 * a + b;
+    }
+    s0 = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7 + s8 + s9 + s10 + s11;
+    memcpy((float *)arg + 16 + 8 * index, &s0, sizeof(float) * 4);
+}
+
+static double measure_peak(const bench *b, int threads)
+{
+    float memory[16 + 8 * MAX_THREADS] = {0.5F, 0.25F};
+    double best = 0;
+    for (int i = 0; i < 5; i++) {
+        double start = now();
+        mn_workers_run(b->workers[threads - 1], threads, peak_task, memory);
+        double flops = 2.0 * PEAK_SUMS * PEAK_STEPS * (double)(sizeof(vector) / sizeof(float));
+        double rate = flops * threads / (now() - start) / 1e9;
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static void fill(mn_view *view, mn_dtype dtype, int ndim, const int64_t *shape)
+{
+    *view = (mn_view){.present = true, .dtype = dtype, .ndim = ndim, .numel = 1};
+    for (int d = 0; d < ndim; d++) {
+        view->shape[d] = shape[d];
+        view->numel *= shape[d];
+    }
+    view->data = must(malloc((size_t)view->numel * mn_dtype_size(dtype)));
+    const mn_converter *to = &mn_converters(MN_KERNELS_PORTABLE)[dtype];
+    unsigned state = 1;
+    for (int64_t i = 0; i < view->numel; i++) {
+        state = state * 1664525U + 1013904223U;
+        float value = (float)(state >> 8) / (float)(1 << 23) - 1.0F;
+        to->from_f32(1, &value, (char *)view->data + (size_t)i * mn_dtype_size(dtype));
+    }
+}
+
+/* Best time of some runs of the call, in seconds. */
+static double time_call(const bench *b, mn_call *call, int threads, prepare_fn prepare, run_fn run)
+{
+    mn_cpu cpu = {b->set, mn_converters(b->set), b->workers[threads - 1], threads};
+    mn_fault fault = {0};
+    call->cpu = &cpu;
+    call->fault = &fault;
+    if (prepare(call, &call->plan, &call->workspace_bytes) != MN_OK ||
+        posix_memalign(&call->workspace, 64, call->workspace_bytes + 64) != 0)
+        must(NULL);
+    run(call);
+    double best = 1e30;
+    for (int i = 0; i < b->repeats; i++) {
+        double start = now();
+        run(call);
+        double seconds = now() - start;
+        best = seconds < best ? seconds : best;
+    }
+    free(call->workspace);
+    return best;
+}
+
+static void report(const bench *b, mn_call *call, double flops, prepare_fn prepare, run_fn run)
+{
+    for (int threads = 1; threads <= MAX_THREADS; threads++) {
+        double rate = flops / time_call(b, call, threads, prepare, run) / 1e9;
+        printf(" %6.1f (%2.0f%%)", rate, 100 * rate / b->peak[threads - 1]);
+    }
+    printf("\n");
+    for (int i = 0; i < call->input_count; i++)
+        free(call->in[i].data);
+    free(call->out[0].data);
+}
+
+static const mn_dtype dtypes[] = {MN_F32, MN_F16, MN_BF16};
+
+typedef struct conv_layer {
+    const char *name;
+    int64_t size, in, out, kernel, padding;
+} conv_layer;
+
+static const conv_layer conv_layers[] = {
+    {"5x5   1->6   28x28", 28, 1, 6, 5, 2},    {"5x5   6->16  14x14", 14, 6, 16, 5, 0},
+    {"3x3   1->32  28x28", 28, 1, 32, 3, 1},   {"3x3  32->64  28x28", 28, 32, 64, 3, 1},
+    {"3x3  64->128 14x14", 14, 64, 128, 3, 1},
+};
+
+static void bench_conv(const bench *b, const conv_layer *l, mn_dtype dtype, int pass)
+{
+    static const char *const names[] = {"forward", "input", "weight"};
+    static const prepare_fn prepare[] = {mn_cpu_conv2d_prepare,
+                                         mn_cpu_conv2d_backward_input_prepare,
+                                         mn_cpu_conv2d_backward_weight_prepare};
+    static const run_fn run[] = {mn_cpu_conv2d, mn_cpu_conv2d_backward_input,
+                                 mn_cpu_conv2d_backward_weight};
+    const int64_t points = l->size + 2 * l->padding - l->kernel + 1;
+    const int64_t x[] = {b->batch, l->size, l->size, l->in};
+    const int64_t w[] = {l->out, l->kernel, l->kernel, l->in};
+    const int64_t y[] = {b->batch, points, points, l->out};
+    const int64_t *const shapes[][3] = {{x, w, y}, {y, w, x}, {y, x, w}};
+    mn_call call = {.input_count = 2, .output_count = 1};
+    fill(&call.in[0], dtype, 4, shapes[pass][0]);
+    fill(&call.in[1], dtype, 4, shapes[pass][1]);
+    fill(&call.out[0], dtype, 4, shapes[pass][2]);
+    mn_conv2d_attributes attributes = {{1, 1}, {l->padding, l->padding}, {1, 1}, 1, {0, 0}};
+    for (int axis = 0; axis < 2 && pass > 0; axis++)
+        attributes.extent[axis] = pass == 1 ? l->size : l->kernel;
+    memcpy(call.attributes.bytes, &attributes, sizeof attributes);
+    double flops = 2.0 * (double)(b->batch * points * points * l->out) *
+                   (double)(l->kernel * l->kernel * l->in);
+    printf("%s %-8s %-5s", l->name, names[pass], mn_dtype_name(dtype));
+    report(b, &call, flops, prepare[pass], run[pass]);
+}
+
+typedef struct linear_layer {
+    const char *name;
+    int64_t in, out;
+} linear_layer;
+
+static const linear_layer linear_layers[] = {
+    {"linear  400->120", 400, 120}, {"linear  120->84", 120, 84},      {"linear   84->10", 84, 10},
+    {"linear 6272->10", 6272, 10},  {"linear 1024->1024", 1024, 1024},
+};
+
+static void bench_linear(const bench *b, const linear_layer *l, mn_dtype dtype, int pass)
+{
+    static const char *const names[] = {"forward", "input", "weight"};
+    const int64_t x[] = {b->batch, l->in}, w[] = {l->out, l->in}, y[] = {b->batch, l->out};
+    const int64_t *const shapes[][3] = {{x, w, y}, {y, w, x}, {y, x, w}};
+    mn_call call = {.input_count = 2, .output_count = 1};
+    for (int i = 0; i < 2; i++)
+        fill(&call.in[i], dtype, 2, shapes[pass][i]);
+    fill(&call.out[0], dtype, 2, shapes[pass][2]);
+    mn_matmul_attributes attributes = {pass == 2, 0};
+    memcpy(call.attributes.bytes, &attributes, sizeof attributes);
+    printf("%-18s %-8s %-5s", l->name, names[pass], mn_dtype_name(dtype));
+    report(b, &call, 2.0 * (double)(b->batch * l->in * l->out),
+           pass == 0 ? mn_cpu_linear_prepare : mn_cpu_matmul_prepare,
+           pass == 0 ? mn_cpu_linear : mn_cpu_matmul);
+}
+
+int main(int argc, char **argv)
+{
+    bench b = {.set = mn_cpu_best_kernels(), .batch = 64, .repeats = 7};
+    if (argc > 1)
+        b.set = strcmp(argv[1], "portable") == 0 ? MN_KERNELS_PORTABLE : MN_KERNELS_AVX2;
+    if (argc > 2)
+        b.batch = strtol(argv[2], NULL, 10);
+    if (argc > 3)
+        b.repeats = (int)strtol(argv[3], NULL, 10);
+    if (!mn_cpu_has_kernels(b.set) || b.batch < 1 || b.repeats < 1) {
+        fprintf(stderr, "usage: %s [portable|avx2] [batch] [repeats]\n", argv[0]);
+        return EXIT_FAILURE;
+    }
+    for (int t = 0; t < MAX_THREADS; t++) {
+        b.workers[t] = must(mn_workers_create(NULL, t + 1, NULL, NULL, NULL));
+        b.peak[t] = measure_peak(&b, t + 1);
+    }
+    printf("batch %d; GFLOP/s (share of peak) with 1 thread: peak %.1f, with 2: peak %.1f\n",
+           (int)b.batch, b.peak[0], b.peak[1]);
+    for (size_t i = 0; i < COUNT(conv_layers); i++)
+        for (int pass = 0; pass < 3; pass++)
+            for (size_t d = 0; d < COUNT(dtypes); d++)
+                bench_conv(&b, &conv_layers[i], dtypes[d], pass);
+    for (size_t i = 0; i < COUNT(linear_layers); i++)
+        for (int pass = 0; pass < 3; pass++)
+            for (size_t d = 0; d < COUNT(dtypes); d++)
+                bench_linear(&b, &linear_layers[i], dtypes[d], pass);
+    for (int t = 0; t < MAX_THREADS; t++)
+        mn_workers_free(b.workers[t]);
+    return EXIT_SUCCESS;
+}

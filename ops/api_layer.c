@@ -1,0 +1,93 @@
+/* ops/api_layer.c: public functions of convolution, pooling, normalization and loss. */
+#include "ops/internal.h"
+
+/* ---- convolution ----------------------------------------------------------------------------- */
+
+mn_conv2d_options mn_conv2d_options_default(void)
+{
+    return (mn_conv2d_options){
+        .size = sizeof(mn_conv2d_options), .stride = {1, 1}, .dilation = {1, 1}, .groups = 1};
+}
+
+mn_tensor *mn_conv2d(mn_tensor *x, mn_tensor *w, mn_tensor *b, const mn_conv2d_options *options)
+{
+    mn_tensor *const inputs[3] = {x, w, b};
+    mn_conv2d_options known = mn_conv2d_options_default();
+    mn_conv2d_attributes conv = {.groups = 0};
+    mn_context *context = mn_enter(MN_OP_conv2d, inputs, 3, 2);
+    if (!context ||
+        mn_options_copy(&context->error, "mn_conv2d", &known, sizeof known, options) != MN_OK)
+        return NULL;
+    for (int i = 0; i < 2; i++) {
+        conv.stride[i] = known.stride[i];
+        conv.padding[i] = known.padding[i];
+        conv.dilation[i] = known.dilation[i];
+    }
+    conv.groups = known.groups;
+    return mn_apply1(MN_OP_conv2d, inputs, 3, &conv, sizeof conv);
+}
+
+/* ---- pooling --------------------------------------------------------------------------------- */
+
+mn_pool2d_options mn_pool2d_options_default(void)
+{
+    return (mn_pool2d_options){.size = sizeof(mn_pool2d_options), .kernel = {2, 2}};
+}
+
+mn_tensor *mn_max_pool2d(mn_tensor *x, const mn_pool2d_options *options)
+{
+    mn_pool2d_options known = mn_pool2d_options_default();
+    mn_pool2d_attributes pool = {.kernel = {0}};
+    mn_context *context = mn_enter(MN_OP_max_pool2d, &x, 1, 1);
+    if (!context ||
+        mn_options_copy(&context->error, "mn_pool2d", &known, sizeof known, options) != MN_OK)
+        return NULL;
+    for (int i = 0; i < 2; i++) {
+        pool.kernel[i] = known.kernel[i];
+        pool.stride[i] = known.stride[i] ? known.stride[i] : known.kernel[i];
+        pool.padding[i] = known.padding[i];
+    }
+    return mn_apply1(MN_OP_max_pool2d, &x, 1, &pool, sizeof pool);
+}
+
+mn_tensor *mn_global_avg_pool2d(mn_tensor *x)
+{
+    return mn_enter(MN_OP_global_avg_pool2d, &x, 1, 1)
+               ? mn_apply1(MN_OP_global_avg_pool2d, &x, 1, NULL, 0)
+               : NULL;
+}
+
+/* ---- batch normalization --------------------------------------------------------------------- */
+
+mn_batch_norm_options mn_batch_norm_options_default(void)
+{
+    return (mn_batch_norm_options){
+        .size = sizeof(mn_batch_norm_options), .eps = 1e-5, .momentum = 0.1};
+}
+
+mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
+                         mn_tensor *const running[3], const mn_batch_norm_options *options)
+{
+    static mn_tensor *const none[3] = {NULL};
+    mn_tensor *const *statistics = running ? running : none;
+    mn_tensor *const inputs[6] = {x, weight, bias, statistics[0], statistics[1], statistics[2]};
+    mn_batch_norm_options known = mn_batch_norm_options_default();
+    mn_context *context = mn_enter(MN_OP_batch_norm, inputs, 6, 5);
+    if (!context ||
+        mn_options_copy(&context->error, "mn_batch_norm", &known, sizeof known, options) != MN_OK)
+        return NULL;
+    mn_batch_norm_attributes norm = {.eps = known.eps, .momentum = known.momentum};
+    if (known.training)
+        return mn_apply1(MN_OP_batch_norm, inputs, 6, &norm, sizeof norm);
+    return mn_apply1(MN_OP_batch_norm_inference, inputs, 5, &norm, sizeof norm);
+}
+
+/* ---- loss ------------------------------------------------------------------------------------ */
+
+mn_tensor *mn_cross_entropy(mn_tensor *logits, mn_tensor *labels)
+{
+    mn_tensor *const inputs[2] = {logits, labels};
+    return mn_enter(MN_OP_cross_entropy, inputs, 2, 2)
+               ? mn_apply1(MN_OP_cross_entropy, inputs, 2, NULL, 0)
+               : NULL;
+}

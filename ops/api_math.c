@@ -1,0 +1,131 @@
+/* ops/api_math.c: public functions of elementwise ops, products and reductions. */
+#include "ops/internal.h"
+
+/* ---- elementwise ----------------------------------------------------------------------------- */
+
+/* Both inputs in the dtype that they promote to. */
+static mn_tensor *promoted(mn_op_id id, mn_tensor *a, mn_tensor *b)
+{
+    mn_tensor *inputs[2] = {a, b};
+    if (!mn_enter(id, inputs, 2, 2))
+        return NULL;
+    const mn_view left = mn_tensor_as_view(a), right = mn_tensor_as_view(b);
+    mn_dtype dtype = mn_promote(&left, &right);
+    for (int i = 0; i < 2; i++) {
+        if (inputs[i]->dtype != dtype)
+            inputs[i] = mn_cast(inputs[i], dtype);
+        if (!inputs[i])
+            return NULL;
+    }
+    return mn_apply1(id, inputs, 2, NULL, 0);
+}
+
+mn_tensor *mn_add(mn_tensor *a, mn_tensor *b)
+{
+    return promoted(MN_OP_add, a, b);
+}
+
+mn_tensor *mn_mul(mn_tensor *a, mn_tensor *b)
+{
+    return promoted(MN_OP_mul, a, b);
+}
+
+mn_tensor *mn_relu(mn_tensor *x)
+{
+    return mn_enter(MN_OP_relu, &x, 1, 1) ? mn_apply1(MN_OP_relu, &x, 1, NULL, 0) : NULL;
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+mn_tensor *mn_matmul(mn_tensor *a, mn_tensor *b)
+{
+    mn_tensor *const inputs[2] = {a, b};
+    const mn_matmul_attributes attributes = {.transpose_a = 0};
+    if (!mn_enter(MN_OP_matmul, inputs, 2, 2))
+        return NULL;
+    return mn_apply1(MN_OP_matmul, inputs, 2, &attributes, sizeof attributes);
+}
+
+mn_tensor *mn_linear(mn_tensor *x, mn_tensor *w, mn_tensor *b)
+{
+    mn_tensor *const inputs[3] = {x, w, b};
+    return mn_enter(MN_OP_linear, inputs, 3, 2) ? mn_apply1(MN_OP_linear, inputs, 3, NULL, 0)
+                                                : NULL;
+}
+
+mn_tensor *mn_dot(mn_tensor *a, mn_tensor *b)
+{
+    mn_tensor *const inputs[2] = {a, b};
+    return mn_enter(MN_OP_dot, inputs, 2, 2) ? mn_apply1(MN_OP_dot, inputs, 2, NULL, 0) : NULL;
+}
+
+/* ---- along an axis --------------------------------------------------------------------------- */
+
+static mn_tensor *along_axis(mn_op_id id, mn_tensor *x, int axis)
+{
+    mn_axis_attributes attributes = {.axis = 0};
+    mn_context *context = mn_enter(id, &x, 1, 1);
+    if (!context || !mn_axis_normalize(context, id, axis, x->ndim, &attributes.axis))
+        return NULL;
+    return mn_apply1(id, &x, 1, &attributes, sizeof attributes);
+}
+
+mn_tensor *mn_log_softmax(mn_tensor *x, int axis)
+{
+    return along_axis(MN_OP_log_softmax, x, axis);
+}
+
+mn_tensor *mn_softmax(mn_tensor *x, int axis)
+{
+    return along_axis(MN_OP_softmax, x, axis);
+}
+
+mn_tensor *mn_argmax(mn_tensor *x, int axis)
+{
+    return along_axis(MN_OP_argmax, x, axis);
+}
+
+/* ---- reductions ------------------------------------------------------------------------------ */
+
+/* Bit mask of the axes; none given means all. */
+static bool axis_mask(mn_context *context, mn_op_id id, const mn_tensor *x, int naxes,
+                      const int *axes, int64_t *mask)
+{
+    if (naxes < 0 || naxes > x->ndim || (naxes > 0 && !axes)) {
+        mn_fail(context, MN_ERR_ARGUMENT, "%s: %d axes given, the input has %d", mn_ops[id].name,
+                naxes, x->ndim);
+        return false;
+    }
+    *mask = naxes == 0 ? (INT64_C(1) << x->ndim) - 1 : 0;
+    for (int i = 0; i < naxes; i++) {
+        int64_t axis;
+        if (!mn_axis_normalize(context, id, axes[i], x->ndim, &axis))
+            return false;
+        if (*mask >> axis & 1) {
+            mn_fail(context, MN_ERR_ARGUMENT, "%s: axis %d is given twice", mn_ops[id].name,
+                    axes[i]);
+            return false;
+        }
+        *mask |= INT64_C(1) << axis;
+    }
+    return true;
+}
+
+static mn_tensor *reduced(mn_op_id id, mn_tensor *x, int naxes, const int *axes, bool keep)
+{
+    mn_reduce_attributes attributes = {.keep = keep};
+    mn_context *context = mn_enter(id, &x, 1, 1);
+    if (!context || !axis_mask(context, id, x, naxes, axes, &attributes.axes))
+        return NULL;
+    return mn_apply1(id, &x, 1, &attributes, sizeof attributes);
+}
+
+mn_tensor *mn_sum(mn_tensor *x, int naxes, const int *axes, bool keep)
+{
+    return reduced(MN_OP_sum, x, naxes, axes, keep);
+}
+
+mn_tensor *mn_mean(mn_tensor *x, int naxes, const int *axes, bool keep)
+{
+    return reduced(MN_OP_mean, x, naxes, axes, keep);
+}

@@ -1,0 +1,127 @@
+/* ops/api_shape.c: public functions of the ops that move elements, and what all public functions
+ * begin with. */
+#include "ops/internal.h"
+
+/* ---- helpers --------------------------------------------------------------------------------- */
+
+mn_context *mn_enter(mn_op_id id, mn_tensor *const *inputs, int count, int required)
+{
+    mn_context *context = NULL;
+    for (int i = 0; i < count && !context; i++)
+        context = mn_tensor_context(inputs[i]);
+    if (!context || !mn_ok(context))
+        return NULL;
+    for (int i = 0; i < required; i++) {
+        if (!inputs[i]) {
+            mn_fail(context, MN_ERR_ARGUMENT, "%s: argument %d is NULL", mn_ops[id].name, i + 1);
+            return NULL;
+        }
+    }
+    return context;
+}
+
+bool mn_axis_normalize(mn_context *context, mn_op_id id, int axis, int ndim, int64_t *result)
+{
+    if (axis < -ndim || axis >= ndim) {
+        mn_fail(context, MN_ERR_ARGUMENT, "%s: axis %d is out of range for %d axes",
+                mn_ops[id].name, axis, ndim);
+        return false;
+    }
+    *result = axis < 0 ? axis + ndim : axis;
+    return true;
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+mn_tensor *mn_cast(mn_tensor *x, mn_dtype dtype)
+{
+    const mn_cast_attributes attributes = {.dtype = dtype};
+    if (!mn_enter(MN_OP_cast, &x, 1, 1))
+        return NULL;
+    return mn_apply1(MN_OP_cast, &x, 1, &attributes, sizeof attributes);
+}
+
+mn_tensor *mn_clone(mn_tensor *x)
+{
+    return mn_enter(MN_OP_copy, &x, 1, 1) ? mn_apply1(MN_OP_copy, &x, 1, NULL, 0) : NULL;
+}
+
+mn_status mn_tensor_copy(mn_tensor *dst, const mn_tensor *src)
+{
+    /* The op only reads its second input. */
+    mn_tensor *const inputs[2] = {dst, (mn_tensor *)(uintptr_t)src};
+    mn_context *context = mn_enter(MN_OP_assign, inputs, 2, 2);
+    if (!context)
+        return mn_error_status(mn_tensor_context(dst ? dst : src));
+    bool recording = context->no_grad_depth == 0 && !context->in_backward;
+    if (dst->node || (dst->requires_grad && recording))
+        return mn_fail(context, MN_ERR_STATE,
+                       "tensor_copy: the destination is part of the graph being recorded; write to "
+                       "it inside mn_no_grad_begin and mn_no_grad_end, or detach it");
+    return mn_dispatch(context, &mn_ops[MN_OP_assign], inputs, 2, NULL, 0, false, NULL);
+}
+
+/* ---- reshape --------------------------------------------------------------------------------- */
+
+/* The shape with its -1, if any, worked out from x's number of elements. */
+static bool resolve_shape(mn_context *context, const mn_tensor *x, int ndim, const int64_t *shape,
+                          mn_shape_attributes *to)
+{
+    char text[MN_SHAPE_TEXT];
+    int unknown = -1;
+    int64_t known = 0;
+    to->ndim = ndim;
+    for (int i = 0; i < ndim; i++) {
+        to->shape[i] = shape[i];
+        if (shape[i] != -1)
+            continue;
+        if (unknown >= 0) {
+            mn_fail(context, MN_ERR_ARGUMENT, "reshape: %s has more than one -1",
+                    mn_shape_text(ndim, shape, text, sizeof text));
+            return false;
+        }
+        unknown = i;
+        to->shape[i] = 1;
+    }
+    if (unknown < 0)
+        return true;
+    if (!mn_shape_numel(ndim, to->shape, &known) || known == 0 || x->numel % known != 0) {
+        mn_fail(context, MN_ERR_SHAPE, "reshape: %lld elements do not fit %s", (long long)x->numel,
+                mn_shape_text(ndim, shape, text, sizeof text));
+        return false;
+    }
+    to->shape[unknown] = x->numel / known;
+    return true;
+}
+
+mn_tensor *mn_reshape(mn_tensor *x, int ndim, const int64_t *shape)
+{
+    mn_shape_attributes to = {.ndim = 0};
+    mn_context *context = mn_enter(MN_OP_reshape, &x, 1, 1);
+    if (!context)
+        return NULL;
+    if (ndim < 0 || ndim > MN_MAX_DIMS || (ndim > 0 && !shape)) {
+        mn_fail(context, MN_ERR_ARGUMENT, "reshape: a shape of %d axes (at most %d)%s", ndim,
+                MN_MAX_DIMS, shape ? "" : " is NULL");
+        return NULL;
+    }
+    if (!resolve_shape(context, x, ndim, shape, &to))
+        return NULL;
+    return mn_apply1(MN_OP_reshape, &x, 1, &to, sizeof to);
+}
+
+mn_tensor *mn_permute(mn_tensor *x, int ndim, const int *axes)
+{
+    mn_permute_attributes attributes = {.axes = {0}};
+    mn_context *context = mn_enter(MN_OP_permute, &x, 1, 1);
+    if (!context)
+        return NULL;
+    if (ndim != x->ndim || (ndim > 0 && !axes)) {
+        mn_fail(context, MN_ERR_ARGUMENT, "permute: %d axes given, the input has %d", ndim,
+                x->ndim);
+        return NULL;
+    }
+    for (int i = 0; i < ndim; i++)
+        attributes.axes[i] = axes[i];
+    return mn_apply1(MN_OP_permute, &x, 1, &attributes, sizeof attributes);
+}

@@ -1,0 +1,399 @@
+/* The bodies behind body_table.h, written once in plain C that compilers vectorise; included by the
+ * one file per kernel set that fills its table, whose name is MN_BODIES. Results do not depend on
+ * where a row is cut, except for the folds and sum_squares, whose order depends on n alone. */
+#ifndef MN_OPS_CPU_BODIES_H
+#define MN_OPS_CPU_BODIES_H
+
+#include "core/math.h"
+#include "ops/cpu/body_table.h"
+
+/* g where mask is 1, else 0: by bits, since selects of floats become jumps without blends. */
+static inline float masked(uint32_t mask, float g)
+{
+    return mn_f32_from_bits(mn_pick(mask, mn_f32_bits(g), 0));
+}
+
+/* ---- elementwise ----------------------------------------------------------------------------- */
+
+static void body_relu(size_t n, const float *restrict x, float *restrict y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = masked((uint32_t) !(x[i] <= 0.0F), x[i]);
+}
+
+static void body_relu_backward(size_t n, const float *restrict g, const float *restrict y,
+                               float *restrict dx)
+{
+    for (size_t i = 0; i < n; i++)
+        dx[i] = masked((uint32_t) !(y[i] <= 0.0F), g[i]);
+}
+
+static void body_add(size_t n, const float *restrict a, const float *restrict b, float *restrict y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = a[i] + b[i];
+}
+
+static void body_mul(size_t n, const float *restrict a, const float *restrict b, float *restrict y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = a[i] * b[i];
+}
+
+static void body_add_scalar(size_t n, const float *restrict a, float b, float *restrict y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = a[i] + b;
+}
+
+static void body_mul_scalar(size_t n, const float *restrict a, float b, float *restrict y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = a[i] * b;
+}
+
+static void body_accumulate(size_t n, float *sum, const float *x)
+{
+    for (size_t i = 0; i < n; i++)
+        sum[i] += x[i];
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+static void body_add_product(size_t n, const float *a, const float *b, float *restrict sum)
+{
+    for (size_t i = 0; i < n; i++)
+        sum[i] += a[i] * b[i];
+}
+
+static void body_add_moments(size_t n, const float *restrict x, const float *restrict mean,
+                             float *restrict sum, float *restrict square)
+{
+    for (size_t i = 0; i < n; i++) {
+        float d = x[i] - mean[i];
+        sum[i] += d;
+        square[i] += d * d;
+    }
+}
+
+static void body_add_gradients(size_t n, const float *restrict g, const float *restrict x,
+                               const mn_norm_tables *tables, float *restrict sum,
+                               float *restrict product)
+{
+    const float *restrict mean = tables->mean, *restrict rstd = tables->scale;
+    for (size_t i = 0; i < n; i++) {
+        sum[i] += g[i];
+        product[i] += g[i] * ((x[i] - mean[i]) * rstd[i]);
+    }
+}
+
+static void body_flush(size_t n, float *restrict acc, double *restrict sum)
+{
+    for (size_t i = 0; i < n; i++) {
+        sum[i] += (double)acc[i];
+        acc[i] = 0.0F;
+    }
+}
+
+/* ---- batch normalisation --------------------------------------------------------------------- */
+
+static void body_normalize(size_t n, const float *restrict x, const mn_norm_tables *tables,
+                           float *restrict y)
+{
+    const float *restrict mean = tables->mean, *restrict scale = tables->scale;
+    const float *restrict shift = tables->shift;
+    for (size_t i = 0; i < n; i++)
+        y[i] = (x[i] - mean[i]) * scale[i] + shift[i];
+}
+
+static void body_normalize_backward(size_t n, const float *restrict g, const float *restrict x,
+                                    const mn_norm_tables *tables, float *restrict dx)
+{
+    const float *restrict mean = tables->mean, *restrict scale = tables->scale;
+    const float *restrict shift = tables->shift, *restrict gradient = tables->gradient;
+    for (size_t i = 0; i < n; i++)
+        dx[i] = scale[i] * ((g[i] - shift[i]) - (x[i] - mean[i]) * gradient[i]);
+}
+
+/* ---- softmax --------------------------------------------------------------------------------- */
+
+static void body_max(size_t n, const float *restrict x, float *restrict largest)
+{
+    for (size_t i = 0; i < n; i++) {
+        float known = x[i] <= largest[i] ? largest[i] : x[i]; /* x also if one is NaN */
+        largest[i] = largest[i] != largest[i] ? largest[i] : known;
+    }
+}
+
+static void body_max_number(size_t n, const float *restrict x, float *restrict largest)
+{
+    for (size_t i = 0; i < n; i++)
+        largest[i] = x[i] > largest[i] ? x[i] : largest[i];
+}
+
+/* Both folds halve the row until one element is left. */
+static float body_fold_sum(size_t n, float *x)
+{
+    while (n > 1) {
+        size_t half = (n + 1) / 2;
+        body_accumulate(n - half, x, x + half);
+        n = half;
+    }
+    return x[0];
+}
+
+static float body_fold_max(size_t n, float *x)
+{
+    while (n > 1) {
+        size_t half = (n + 1) / 2;
+        body_max_number(n - half, x + half, x);
+        n = half;
+    }
+    return x[0];
+}
+
+static void body_add_exp(size_t n, const float *restrict x, const float *restrict largest,
+                         float *restrict sum)
+{
+    for (size_t i = 0; i < n; i++)
+        sum[i] += mn_expf(x[i] - largest[i]);
+}
+
+static void body_softmax(size_t n, const float *restrict x, const float *restrict largest,
+                         const float *restrict sum, float *restrict y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = mn_expf(x[i] - largest[i]) / sum[i];
+}
+
+static void body_log_softmax(size_t n, const float *restrict x, const float *restrict largest,
+                             const float *restrict log_sum, float *restrict y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = (x[i] - largest[i]) - log_sum[i];
+}
+
+static void body_log(size_t n, float *x)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = mn_logf(x[i]);
+}
+
+static void body_softmax_backward(size_t n, const float *restrict g, const float *restrict y,
+                                  const float *restrict sum, float *restrict dx)
+{
+    for (size_t i = 0; i < n; i++)
+        dx[i] = y[i] * (g[i] - sum[i]);
+}
+
+static void body_log_softmax_backward(size_t n, const float *restrict g, const float *restrict y,
+                                      const float *restrict sum, float *restrict dx)
+{
+    for (size_t i = 0; i < n; i++)
+        dx[i] = g[i] - mn_expf(y[i]) * sum[i];
+}
+
+static void body_scaled_exp(size_t n, const float *restrict x, float lse, float factor,
+                            float *restrict y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = mn_expf(x[i] - lse) * factor;
+}
+
+/* ---- pooling --------------------------------------------------------------------------------- */
+
+/* The larger one; NaN wins. */
+static inline float larger(float a, float b)
+{
+    float known = b <= a ? a : b;
+    return a != a ? a : known;
+}
+
+static inline void pool_pixel(size_t channels, const float *restrict top,
+                              const float *restrict bottom, float *restrict y)
+{
+    for (size_t c = 0; c < channels; c++)
+        y[c] = larger(larger(top[c], top[channels + c]), larger(bottom[c], bottom[channels + c]));
+}
+
+static void body_pool2x2(size_t n, size_t channels, const float *restrict top,
+                         const float *restrict bottom, float *restrict y)
+{
+    if (channels == 1) {
+        for (size_t q = 0; q < n; q++)
+            y[q] = larger(larger(top[2 * q], top[2 * q + 1]),
+                          larger(bottom[2 * q], bottom[2 * q + 1]));
+        return;
+    }
+    for (size_t q = 0; q < n; q++)
+        pool_pixel(channels, top + 2 * q * channels, bottom + 2 * q * channels, y + q * channels);
+}
+
+/* 1 if b, later in the window, takes the maximum over from a. */
+static inline uint32_t takes_over(float a, float b)
+{
+    return (uint32_t)(a == a) & (uint32_t) !(b <= a);
+}
+
+/* Number of each window's first largest pixel: 0 and 1 in the top row, 2 and 3 below. `step` is the
+ * distance from window to window. */
+static inline void find_largest(size_t n, size_t step, const float *const restrict pixel[4],
+                                uint32_t *restrict winner)
+{
+    const float *a = pixel[0], *b = pixel[1], *d = pixel[2], *e = pixel[3];
+    for (size_t i = 0; i < n; i++) {
+        size_t j = i * step;
+        uint32_t below = takes_over(larger(a[j], b[j]), larger(d[j], e[j]));
+        winner[i] = mn_pick(below, 2 + takes_over(d[j], e[j]), takes_over(a[j], b[j]));
+    }
+}
+
+static inline void give_to_winner(size_t n, size_t step, const float *restrict g,
+                                  const uint32_t *restrict winner, uint32_t number,
+                                  float *restrict dx)
+{
+    for (size_t i = 0; i < n; i++)
+        dx[i * step] = masked((uint32_t)(winner[i] == number), g[i]);
+}
+
+static void body_pool2x2_backward(size_t n, size_t channels, const float *g, const float *rows[2],
+                                  float *dx[2])
+{
+    uint32_t winner[MN_POOL_LIMIT];
+    size_t calls = channels == 1 ? 1 : n, width = channels == 1 ? n : channels;
+    for (size_t q = 0; q < calls; q++) {
+        size_t at = 2 * q * channels;
+        const float *const pixel[4] = {rows[0] + at, rows[0] + at + channels, rows[1] + at,
+                                       rows[1] + at + channels};
+        if (channels == 1)
+            find_largest(width, 2, pixel, winner);
+        else
+            find_largest(width, 1, pixel, winner);
+        for (uint32_t i = 0; i < 4; i++) {
+            float *to = dx[i / 2] + at + (i & 1) * channels;
+            give_to_winner(width, channels == 1 ? 2 : 1, g + q * channels, winner, i, to);
+        }
+    }
+}
+
+static void body_max_index(size_t n, const float *restrict x, float number, float *restrict largest,
+                           float *restrict index)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t take = takes_over(largest[i], x[i]);
+        index[i] = mn_f32_from_bits(mn_pick(take, mn_f32_bits(number), mn_f32_bits(index[i])));
+        largest[i] = larger(largest[i], x[i]);
+    }
+}
+
+static void body_pick_index(size_t n, const float *restrict g, const float *restrict index,
+                            float number, float *restrict y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = masked((uint32_t)(index[i] == number), g[i]);
+}
+
+/* ---- gradients and optimizers ---------------------------------------------------------------- */
+
+static void body_scale(size_t n, float factor, float *g)
+{
+    for (size_t i = 0; i < n; i++)
+        g[i] *= factor;
+}
+
+/* Adding 1 to an exponent of all ones carries into the top bit. */
+static inline uint32_t not_finite(float value)
+{
+    return (mn_f32_bits(value) & 0x7F800000U) + 0x00800000U;
+}
+
+static bool body_unscale(size_t n, float factor, float *g)
+{
+    uint32_t found = 0;
+    for (size_t i = 0; i < n; i++) {
+        float result = g[i] * factor;
+        found |= not_finite(g[i]) | not_finite(result);
+        g[i] = result;
+    }
+    return found >> 31;
+}
+
+static double body_sum_squares(size_t n, const float *g)
+{
+    double lane[8] = {0};
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (size_t j = 0; j < 8; j++)
+            lane[j] += (double)g[i + j] * (double)g[i + j];
+    for (size_t j = 0; i + j < n; j++)
+        lane[j] += (double)g[i + j] * (double)g[i + j];
+    return ((lane[0] + lane[4]) + (lane[1] + lane[5])) +
+           ((lane[2] + lane[6]) + (lane[3] + lane[7]));
+}
+
+static void body_sgd(size_t n, const mn_sgd_factors *f, const float *restrict g, float *restrict p)
+{
+    const float lr = f->lr, decay = f->weight_decay;
+    for (size_t i = 0; i < n; i++)
+        p[i] -= lr * (g[i] + decay * p[i]);
+}
+
+static inline void momentum_step(size_t n, const mn_sgd_factors *f, bool nesterov,
+                                 const float *restrict g, float *restrict p, float *restrict v)
+{
+    const float lr = f->lr, decay = f->weight_decay, momentum = f->momentum;
+    for (size_t i = 0; i < n; i++) {
+        float gradient = g[i] + decay * p[i];
+        float velocity = momentum * v[i] + gradient;
+        v[i] = velocity;
+        p[i] -= lr * (nesterov ? gradient + momentum * velocity : velocity);
+    }
+}
+
+static void body_sgd_momentum(size_t n, const mn_sgd_factors *f, const float *g, float *p, float *v)
+{
+    if (f->nesterov)
+        momentum_step(n, f, true, g, p, v);
+    else
+        momentum_step(n, f, false, g, p, v);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+const mn_bodies MN_BODIES = {
+    .relu = body_relu,
+    .relu_backward = body_relu_backward,
+    .add = body_add,
+    .mul = body_mul,
+    .add_scalar = body_add_scalar,
+    .mul_scalar = body_mul_scalar,
+    .accumulate = body_accumulate,
+    .add_product = body_add_product,
+    .add_moments = body_add_moments,
+    .add_gradients = body_add_gradients,
+    .flush = body_flush,
+    .normalize = body_normalize,
+    .normalize_backward = body_normalize_backward,
+    .max = body_max,
+    .max_number = body_max_number,
+    .fold_sum = body_fold_sum,
+    .fold_max = body_fold_max,
+    .add_exp = body_add_exp,
+    .softmax = body_softmax,
+    .log_softmax = body_log_softmax,
+    .log = body_log,
+    .softmax_backward = body_softmax_backward,
+    .log_softmax_backward = body_log_softmax_backward,
+    .scaled_exp = body_scaled_exp,
+    .pool2x2 = body_pool2x2,
+    .pool2x2_backward = body_pool2x2_backward,
+    .max_index = body_max_index,
+    .pick_index = body_pick_index,
+    .scale = body_scale,
+    .unscale = body_unscale,
+    .sum_squares = body_sum_squares,
+    .sgd = body_sgd,
+    .sgd_momentum = body_sgd_momentum,
+};
+
+#endif

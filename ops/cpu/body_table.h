@@ -1,0 +1,87 @@
+/* The inner loops of the CPU kernels, in f32: one table per kernel set, each compiled with its own
+ * instructions from bodies.h. n elements each; what is written overlaps nothing that is read,
+ * unless it is one and the same argument. */
+#ifndef MN_OPS_CPU_BODY_TABLE_H
+#define MN_OPS_CPU_BODY_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define MN_POOL_LIMIT 256
+
+/* Channel tables of batch normalisation: each as long as the row it is applied to. */
+typedef struct mn_norm_tables {
+    const float *mean;
+    const float *scale;    /* rstd w; or rstd alone for sums */
+    const float *shift;    /* forward: b; backward: mean of g */
+    const float *gradient; /* backward: rstd^2 mean of g (x - mean) */
+} mn_norm_tables;
+
+typedef struct mn_sgd_factors {
+    float lr, momentum, weight_decay;
+    bool nesterov;
+} mn_sgd_factors;
+
+typedef struct mn_bodies {
+    void (*relu)(size_t n, const float *x, float *y);
+    void (*relu_backward)(size_t n, const float *g, const float *y, float *dx);
+    void (*add)(size_t n, const float *a, const float *b, float *y);
+    void (*mul)(size_t n, const float *a, const float *b, float *y);
+    void (*add_scalar)(size_t n, const float *a, float b, float *y);
+    void (*mul_scalar)(size_t n, const float *a, float b, float *y);
+    void (*accumulate)(size_t n, float *sum, const float *x); /* sum += x; x may be sum */
+
+    /* Terms of sums, added to one accumulator per element. */
+    void (*add_product)(size_t n, const float *a, const float *b, float *sum);
+    /* x - mean and its square. */
+    void (*add_moments)(size_t n, const float *x, const float *mean, float *sum, float *square);
+    /* g and g (x - mean) scale. */
+    void (*add_gradients)(size_t n, const float *g, const float *x, const mn_norm_tables *tables,
+                          float *sum, float *product);
+    /* sum += acc in f64; acc = 0. */
+    void (*flush)(size_t n, float *acc, double *sum);
+
+    /* y = (x - mean) scale + shift */
+    void (*normalize)(size_t n, const float *x, const mn_norm_tables *tables, float *y);
+    /* dx = scale (g - shift - (x - mean) gradient) */
+    void (*normalize_backward)(size_t n, const float *g, const float *x,
+                               const mn_norm_tables *tables, float *dx);
+
+    void (*max)(size_t n, const float *x, float *largest);        /* NaN wins */
+    void (*max_number)(size_t n, const float *x, float *largest); /* NaN is passed over */
+    float (*fold_sum)(size_t n, float *x);                        /* both overwrite x; n >= 1 */
+    float (*fold_max)(size_t n, float *x);                        /* of max_number */
+    void (*add_exp)(size_t n, const float *x, const float *largest, float *sum);
+    /* y = exp(x - largest) / sum;  y = x - largest - log_sum */
+    void (*softmax)(size_t n, const float *x, const float *largest, const float *sum, float *y);
+    void (*log_softmax)(size_t n, const float *x, const float *largest, const float *log_sum,
+                        float *y);
+    void (*log)(size_t n, float *x);
+    /* dx = y (g - sum);  dx = g - exp(y) sum */
+    void (*softmax_backward)(size_t n, const float *g, const float *y, const float *sum, float *dx);
+    void (*log_softmax_backward)(size_t n, const float *g, const float *y, const float *sum,
+                                 float *dx);
+    /* y = exp(x - lse) factor */
+    void (*scaled_exp)(size_t n, const float *x, float lse, float factor, float *y);
+
+    /* Windows of two by two pixels of `channels` elements, `n` of them side by side, in two rows of
+     * the image. backward: neither number above MN_POOL_LIMIT. */
+    void (*pool2x2)(size_t n, size_t channels, const float *top, const float *bottom, float *y);
+    void (*pool2x2_backward)(size_t n, size_t channels, const float *g, const float *rows[2],
+                             float *dx[2]);
+    /* For overlapping or odd windows: keeps the largest and its number as a float. */
+    void (*max_index)(size_t n, const float *x, float number, float *largest, float *index);
+    /* y = index == number ? g : 0 */
+    void (*pick_index)(size_t n, const float *g, const float *index, float number, float *y);
+
+    void (*scale)(size_t n, float factor, float *g);   /* in place */
+    bool (*unscale)(size_t n, float factor, float *g); /* true: not finite before or after */
+    double (*sum_squares)(size_t n, const float *g);   /* in f64 */
+    void (*sgd)(size_t n, const mn_sgd_factors *f, const float *g, float *p);
+    void (*sgd_momentum)(size_t n, const mn_sgd_factors *f, const float *g, float *p, float *v);
+} mn_bodies;
+
+extern const mn_bodies mn_bodies_portable;
+extern const mn_bodies mn_bodies_avx2;
+
+#endif

@@ -1,0 +1,164 @@
+/* conv2d and the gradient of its input. Both gather: with stride u the latter falls into u phases
+ * per axis, in each of which the result's pixels h = phase + i u see the same taps of the filter.
+ */
+#include "ops/cpu/conv.h"
+#include "ops/kernels.h"
+
+static const mn_conv2d_attributes *attributes_of(const mn_call *call)
+{
+    return (const void *)call->attributes.bytes;
+}
+
+static mn_matrix image_of(const mn_call *call, const mn_view *view)
+{
+    return mn_matrix_of(call, view, view->shape[2] * view->shape[3]);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static void pack_forward(const mn_gather *g, int64_t group, int64_t panel, float *dst)
+{
+    const int64_t width = g->kernels->columns, first = panel * width;
+    mn_matrix w = mn_matrix_of(g->call, g->weights, g->depth);
+    mn_region region = {group * g->columns + first, 0, mn_min(width, g->columns - first), g->depth};
+    mn_pack_transposed(g->kernels, &w, &region, dst);
+}
+
+static mn_status plan_forward(const mn_call *call, mn_gather *gather)
+{
+    const mn_conv2d_attributes *attributes = attributes_of(call);
+    const mn_view *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
+    *gather = (mn_gather){
+        .call = call,
+        .weights = w,
+        .bias = call->input_count > 2 ? &call->in[2] : NULL,
+        .strips = {.image = image_of(call, x),
+                   .images = x->shape[0],
+                   .channels = x->shape[3],
+                   .y = mn_conv_axis_forward(attributes, 0, x->shape[1], y->shape[1], w->shape[1]),
+                   .x = mn_conv_axis_forward(attributes, 1, x->shape[2], y->shape[2], w->shape[2])},
+        .groups = attributes->groups,
+        .columns = w->shape[0] / attributes->groups,
+        .pack = pack_forward};
+    return mn_gather_plan(gather);
+}
+
+mn_status mn_cpu_conv2d_prepare(const mn_call *call, mn_plan *unused, size_t *workspace_bytes)
+{
+    (void)unused;
+    mn_gather gather;
+    mn_status status = plan_forward(call, &gather);
+    *workspace_bytes = gather.workspace_bytes;
+    return status;
+}
+
+void mn_cpu_conv2d(const mn_call *call)
+{
+    mn_gather gather;
+    if (plan_forward(call, &gather) == MN_OK)
+        mn_gather_run(&gather);
+}
+
+/* ---- gradient of the input ------------------------------------------------------------------- */
+
+static int64_t greatest_divisor(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Axis of the phase. Pixel h = phase + i u takes from g[p] by tap r where p u = h + padding - r d:
+ * the taps with u | phase + padding - r d, each u / gcd(u, d) after the one before. */
+static mn_conv_axis phase_axis(const mn_conv2d_attributes *a, int axis, int64_t phase, int64_t size,
+                               int64_t taps)
+{
+    const int64_t u = a->stride[axis], d = a->dilation[axis], pad = a->padding[axis];
+    const int64_t common = greatest_divisor(u, d), step = u / common;
+    int64_t first = 0;
+    while (first < taps && first < step && (phase + pad - first * d) % u != 0)
+        first++;
+    const bool found = first < taps && first < step;
+    return (mn_conv_axis){.size = size,
+                          .points =
+                              a->extent[axis] > phase ? mn_ceil_div(a->extent[axis] - phase, u) : 0,
+                          .step = 1,
+                          .taps = found ? mn_ceil_div(taps - first, step) : 0,
+                          .base = found ? (phase + pad - first * d) / u : 0,
+                          .delta = -(d / common),
+                          .filter_base = first,
+                          .filter_step = step,
+                          .out_base = phase,
+                          .out_step = u};
+}
+
+/* Depth runs over (row tap, column tap, output channel k); columns are input channels. */
+static void pack_phase(const mn_gather *g, int64_t group, int64_t panel, float *dst)
+{
+    const mn_conv_axis *y = &g->strips.y, *x = &g->strips.x;
+    const int64_t width = g->kernels->columns, first = panel * width;
+    const int64_t terms = g->strips.channels / g->groups;
+    const int64_t R = g->weights->shape[1], S = g->weights->shape[2];
+    /* Row k is that channel's filter. */
+    mn_matrix w = mn_matrix_of(g->call, g->weights, R * S * g->columns);
+    for (int64_t t = 0; t < y->taps * x->taps; t++, dst += terms * width) {
+        int64_t r = y->filter_base + t / x->taps * y->filter_step;
+        int64_t s = x->filter_base + t % x->taps * x->filter_step;
+        mn_region region = {group * terms, (r * S + s) * g->columns + first, terms,
+                            mn_min(width, g->columns - first)};
+        mn_pack_straight(g->kernels, &w, &region, dst, 0);
+    }
+}
+
+static int64_t phase_count(const mn_call *call)
+{
+    const mn_conv2d_attributes *a = attributes_of(call);
+    /* Phases beyond the image are empty. */
+    return mn_min(a->stride[0], a->extent[0]) * mn_min(a->stride[1], a->extent[1]);
+}
+
+static mn_status plan_phase(const mn_call *call, int64_t phase, mn_gather *gather)
+{
+    const mn_conv2d_attributes *a = attributes_of(call);
+    const mn_view *g = &call->in[0], *w = &call->in[1];
+    const int64_t across = mn_min(a->stride[1], a->extent[1]);
+    *gather =
+        (mn_gather){.call = call,
+                    .weights = w,
+                    .strips = {.image = image_of(call, g),
+                               .images = g->shape[0],
+                               .channels = g->shape[3],
+                               .y = phase_axis(a, 0, phase / across, g->shape[1], w->shape[1]),
+                               .x = phase_axis(a, 1, phase % across, g->shape[2], w->shape[2])},
+                    .groups = a->groups,
+                    .columns = w->shape[3],
+                    .pack = pack_phase};
+    return mn_gather_plan(gather);
+}
+
+/* Phases run one after the other and share the workspace. */
+mn_status mn_cpu_conv2d_backward_input_prepare(const mn_call *call, mn_plan *unused,
+                                               size_t *workspace_bytes)
+{
+    (void)unused;
+    *workspace_bytes = 0;
+    for (int64_t phase = 0; phase < phase_count(call); phase++) {
+        mn_gather gather;
+        MN_TRY(plan_phase(call, phase, &gather));
+        if (gather.workspace_bytes > *workspace_bytes)
+            *workspace_bytes = gather.workspace_bytes;
+    }
+    return MN_OK;
+}
+
+void mn_cpu_conv2d_backward_input(const mn_call *call)
+{
+    for (int64_t phase = 0; phase < phase_count(call); phase++) {
+        mn_gather gather;
+        if (plan_phase(call, phase, &gather) == MN_OK)
+            mn_gather_run(&gather);
+    }
+}

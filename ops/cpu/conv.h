@@ -1,0 +1,65 @@
+/* Convolution on the register tile: a strip of an image is copied, widened and padded, and the tile
+ * walks through it along a table of offsets. There is no im2col buffer. */
+#ifndef MN_OPS_CPU_CONV_H
+#define MN_OPS_CPU_CONV_H
+
+#include "ops/cpu/gemm.h"
+#include "ops/ops.h"
+
+/* One axis of a sliding window. Point i sees through tap t the image at i step + base + t delta;
+ * tap t is the filter's index filter_base + t filter_step; point i is index out_base + i out_step
+ * of the result. */
+typedef struct mn_conv_axis {
+    int64_t size, points, step;
+    int64_t taps, base, delta;
+    int64_t filter_base, filter_step;
+    int64_t out_base, out_step;
+} mn_conv_axis;
+/* Axis 0 or 1 of the forward convolution of `size` to `points` with `taps`. */
+mn_conv_axis mn_conv_axis_forward(const mn_conv2d_attributes *attributes, int axis, int64_t size,
+                                  int64_t points, int64_t taps);
+
+/* Cutting of images into strips of some rows of points. */
+typedef struct mn_conv_strips {
+    mn_matrix image; /* a row is a row of pixels */
+    int64_t images, channels;
+    mn_conv_axis y, x;
+    bool direct;           /* f32 without padding: no copy */
+    int64_t rows, count;   /* rows of points per strip, strips per image */
+    int64_t height, width; /* of the copy, in pixels (direct: width of the image) */
+} mn_conv_strips;
+/* Cuts so that a copy fits the second-level cache and there are some strips to share out. The
+ * fields from image to x must be filled in. */
+void mn_conv_strips_cut(mn_conv_strips *strips);
+/* Copy of the strip that starts with point row `first`; returns where the lowest tap of its first
+ * point is. A row is width * channels floats. */
+const float *mn_conv_strip_load(const mn_conv_strips *strips, int64_t image, int64_t first,
+                                float *buffer);
+/* Distance, in pixels, of tap t from the lowest one. */
+int64_t mn_conv_tap(const mn_conv_axis *axis, int64_t t);
+/* Whether tap t of point i lies in the image. */
+bool mn_conv_inside(const mn_conv_axis *axis, int64_t i, int64_t t);
+
+/* result[n, p, q, k] = bias[k] + sum over taps and channels of image and packed weights: the
+ * forward pass, and each phase of the gradient of the input. The caller fills in the first part. */
+typedef struct mn_gather mn_gather;
+struct mn_gather {
+    const mn_call *call; /* result in out[0] */
+    const mn_view *weights, *bias;
+    mn_conv_strips strips;
+    int64_t groups, columns; /* results per group */
+    /* Fills a panel (0 to panels - 1) of a group. */
+    void (*pack)(const mn_gather *gather, int64_t group, int64_t panel, float *dst);
+
+    const mn_gemm_kernels *kernels;
+    int64_t depth, panels; /* terms of each sum, panels of each group */
+    int64_t block, ldc;    /* points per block, row of the block of results */
+    bool bulk;             /* ldc is the number of results: rows lie side by side */
+    size_t offsets_at, start_at, packed_at, finite_at, scratch_at, c_at, scratch_bytes;
+    size_t workspace_bytes;
+    bool exact; /* weights that are not finite: padding must not meet them */
+};
+mn_status mn_gather_plan(mn_gather *gather);
+void mn_gather_run(mn_gather *gather);
+
+#endif

@@ -1,0 +1,234 @@
+/* The gathering convolution: results of a block of points times all channels, one tile after the
+ * other, each a single sum over (row tap, column tap, channel). */
+#include "ops/cpu/conv.h"
+
+#include <string.h>
+
+/* Tiles of a block at most and at least, and the floats it should not exceed. */
+#define BLOCK_TILES     16
+#define BLOCK_TILES_MIN 8
+#define BLOCK_FLOATS    16384
+
+static int64_t channels_per_group(const mn_gather *g)
+{
+    return g->strips.channels / g->groups;
+}
+
+static bool nothing_to_do(const mn_gather *g)
+{
+    const mn_conv_strips *s = &g->strips;
+    return s->images == 0 || s->y.points <= 0 || s->x.points <= 0 || g->columns == 0;
+}
+
+static void choose_block(mn_gather *g)
+{
+    const int64_t width = g->kernels->columns, results = g->groups * g->columns;
+    /* One panel, or whole panels only: a row's surplus columns are put right by the next row. */
+    g->bulk = g->groups == 1 && (g->panels == 1 || g->columns % width == 0);
+    g->ldc = g->bulk ? results : results - g->columns + g->panels * width;
+    int64_t tiles = BLOCK_FLOATS / (g->ldc * g->kernels->rows);
+    tiles = mn_min(mn_max(tiles, BLOCK_TILES_MIN), BLOCK_TILES);
+    g->block = tiles * g->kernels->rows;
+}
+
+mn_status mn_gather_plan(mn_gather *g)
+{
+    mn_conv_strips *s = &g->strips;
+    g->kernels = mn_gemm_kernels_of(g->call);
+    g->workspace_bytes = 0;
+    if (nothing_to_do(g))
+        return MN_OK;
+    mn_conv_strips_cut(s);
+    const int64_t width = g->kernels->columns;
+    g->depth = s->y.taps * s->x.taps * channels_per_group(g);
+    g->panels = mn_ceil_div(g->columns, width);
+    choose_block(g);
+    mn_arena scratch = {0, true};
+    if (!s->direct)
+        mn_arena_take(&scratch, sizeof(float) * (size_t)s->channels, s->height, s->width, 1);
+    g->c_at = mn_arena_take(&scratch, sizeof(float), g->block, g->ldc, 1);
+    mn_arena_take(&scratch, sizeof(float), width, 1, 1);
+    g->scratch_bytes = scratch.bytes;
+    mn_arena arena = {0, scratch.ok};
+    g->offsets_at = mn_arena_take(&arena, sizeof(ptrdiff_t), g->depth, 1, 1);
+    g->start_at = mn_arena_take(&arena, sizeof(float), g->groups, g->panels, width);
+    g->packed_at =
+        mn_arena_take(&arena, sizeof(float) * (size_t)width, g->groups, g->panels, g->depth);
+    g->finite_at = mn_arena_take(&arena, 1, g->groups, g->panels, 1);
+    g->scratch_at = mn_arena_take(&arena, scratch.bytes, mn_call_threads(g->call), 1, 1);
+    g->workspace_bytes = arena.bytes;
+    return arena.ok ? MN_OK : MN_ERR_MEMORY;
+}
+
+static void *at(const mn_gather *g, size_t offset)
+{
+    return (char *)g->call->workspace + offset;
+}
+
+static float *packed(const mn_gather *g, int64_t index)
+{
+    return (float *)at(g, g->packed_at) + index * g->depth * g->kernels->columns;
+}
+
+static void pack_task(void *arg, int64_t index, int slot)
+{
+    (void)slot;
+    const mn_gather *g = arg;
+    float *dst = packed(g, index);
+    g->pack(g, index / g->panels, index % g->panels, dst);
+    unsigned char *finite = at(g, g->finite_at);
+    finite[index] = g->kernels->finite(dst, g->depth * g->kernels->columns);
+}
+
+/* Some points of a strip. */
+typedef struct block {
+    int64_t image, first, count; /* points of the image, counted row by row */
+    const float *origin;         /* lowest tap of the strip's first point */
+    int64_t strip_first;
+    const float *pixel[BLOCK_TILES * MN_TILE_MAX_ROWS]; /* lowest tap of each point */
+    float *c;
+} block;
+
+/* Where points are, rounded up to whole tiles by repeating the last one. */
+static void find_pixels(const mn_gather *g, block *b)
+{
+    const mn_conv_strips *s = &g->strips;
+    int64_t row = b->first / s->x.points - b->strip_first, column = b->first % s->x.points;
+    int64_t i = 0;
+    for (; i < b->count; i++) {
+        int64_t pixel = row * s->y.step * s->width + column * s->x.step;
+        b->pixel[i] = b->origin + (g->depth > 0 ? pixel * s->channels : 0);
+        if (++column == s->x.points) {
+            column = 0;
+            row++;
+        }
+    }
+    for (; i % g->kernels->rows != 0; i++)
+        b->pixel[i] = b->pixel[b->count - 1];
+}
+
+/* acc[j] += sum over the taps of one point that lie in the image. */
+static void exact_point(const mn_gather *g, const mn_tile *tile, const float *a, int64_t point,
+                        float *acc)
+{
+    const mn_conv_strips *s = &g->strips;
+    const int64_t channels = channels_per_group(g), width = g->kernels->columns;
+    const int64_t p = point / s->x.points, q = point % s->x.points;
+    for (int64_t tap = 0; tap < s->y.taps * s->x.taps; tap++) {
+        if (!mn_conv_inside(&s->y, p, tap / s->x.taps) ||
+            !mn_conv_inside(&s->x, q, tap % s->x.taps))
+            continue;
+        for (int64_t k = tap * channels; k < (tap + 1) * channels; k++)
+            for (int64_t j = 0; j < width; j++)
+                acc[j] += a[tile->offsets[k]] * tile->b[k * width + j];
+    }
+}
+
+/* The tile without the products that padding would add: zero times infinity is NaN. */
+static void exact_tile(const mn_gather *g, const block *b, const mn_tile *tile, int64_t first)
+{
+    const size_t bytes = (size_t)g->kernels->columns * sizeof(float);
+    for (int64_t i = 0; i < g->kernels->rows; i++) {
+        float acc[MN_TILE_MAX_COLUMNS];
+        memcpy(acc, tile->start, bytes);
+        exact_point(g, tile, tile->a[i], b->first + mn_min(first + i, b->count - 1), acc);
+        memcpy(tile->c + i * tile->ldc, acc, bytes);
+    }
+}
+
+static void run_panel(const mn_gather *g, const block *b, int64_t group, int64_t panel)
+{
+    const int64_t rows = g->kernels->rows, width = g->kernels->columns;
+    const int64_t shift = group * channels_per_group(g), index = group * g->panels + panel;
+    mn_tile tile = {.depth = g->depth,
+                    .offsets = at(g, g->offsets_at),
+                    .b = packed(g, index),
+                    .start = (const float *)at(g, g->start_at) + index * width,
+                    .ldc = g->ldc};
+    for (int64_t m = 0; m < b->count; m += rows) {
+        for (int64_t i = 0; i < rows; i++)
+            tile.a[i] = b->pixel[m + i] + shift;
+        tile.c = b->c + m * g->ldc + group * g->columns + panel * width;
+        if (g->exact)
+            exact_tile(g, b, &tile, m);
+        else
+            mn_tile_run(g->kernels, &tile, g->columns - panel * width);
+    }
+}
+
+/* Narrows results to their places. */
+static void store(const mn_gather *g, const block *b)
+{
+    const mn_conv_strips *s = &g->strips;
+    const mn_view *y = &g->call->out[0];
+    const int64_t results = g->groups * g->columns, height = y->shape[1], width = y->shape[2];
+    const size_t element = mn_dtype_size(y->dtype);
+    void (*narrow)(size_t, const float *, void *) = g->call->cpu->converters[y->dtype].from_f32;
+    char *base = (char *)y->data + (size_t)(b->image * height * width * results) * element;
+    if (g->bulk && s->y.out_step == 1 && s->x.out_step == 1) {
+        narrow((size_t)(b->count * results), b->c, base + (size_t)(b->first * results) * element);
+        return;
+    }
+    for (int64_t i = 0; i < b->count; i++) {
+        int64_t p = (b->first + i) / s->x.points, q = (b->first + i) % s->x.points;
+        int64_t pixel =
+            (s->y.out_base + p * s->y.out_step) * width + s->x.out_base + q * s->x.out_step;
+        narrow((size_t)results, b->c + i * g->ldc, base + (size_t)(pixel * results) * element);
+    }
+}
+
+static void strip_task(void *arg, int64_t index, int slot)
+{
+    const mn_gather *g = arg;
+    const mn_conv_strips *s = &g->strips;
+    char *scratch = (char *)at(g, g->scratch_at) + (size_t)slot * g->scratch_bytes;
+    block b = {.image = index / s->count,
+               .strip_first = index % s->count * s->rows,
+               .c = (float *)(void *)(scratch + g->c_at)};
+    const int64_t end = mn_min(b.strip_first + s->rows, s->y.points) * s->x.points;
+    b.origin = mn_conv_strip_load(s, b.image, b.strip_first, (float *)(void *)scratch);
+    for (b.first = b.strip_first * s->x.points; b.first < end; b.first += b.count) {
+        b.count = mn_min(g->block, end - b.first);
+        find_pixels(g, &b);
+        for (int64_t group = 0; group < g->groups; group++)
+            for (int64_t panel = 0; panel < g->panels; panel++)
+                run_panel(g, &b, group, panel);
+        store(g, &b);
+    }
+}
+
+/* Offsets of the terms from a point's lowest tap, and what sums begin with. */
+static void fill_tables(const mn_gather *g)
+{
+    const mn_conv_strips *s = &g->strips;
+    const int64_t width = g->kernels->columns;
+    ptrdiff_t *offset = at(g, g->offsets_at);
+    for (int64_t r = 0; r < s->y.taps; r++)
+        for (int64_t c = 0; c < s->x.taps; c++) {
+            int64_t pixel = mn_conv_tap(&s->y, r) * s->width + mn_conv_tap(&s->x, c);
+            for (int64_t k = 0; k < channels_per_group(g); k++)
+                *offset++ = (ptrdiff_t)(pixel * s->channels + k);
+        }
+    float *start = at(g, g->start_at);
+    memset(start, 0, (size_t)(g->groups * g->panels * width) * sizeof *start);
+    if (!g->bias || !g->bias->present)
+        return;
+    mn_matrix bias = mn_matrix_of(g->call, g->bias, g->columns);
+    for (int64_t group = 0; group < g->groups; group++)
+        mn_matrix_copy(&bias, group, 0, g->columns, start + group * g->panels * width);
+}
+
+void mn_gather_run(mn_gather *g)
+{
+    if (nothing_to_do(g))
+        return;
+    const int64_t panels = g->groups * g->panels;
+    fill_tables(g);
+    mn_call_parallel(g->call, panels, pack_task, g);
+    const unsigned char *finite = at(g, g->finite_at);
+    bool all = true;
+    for (int64_t i = 0; i < panels; i++)
+        all = all && finite[i];
+    g->exact = !all && !g->strips.direct;
+    mn_call_parallel(g->call, g->strips.images * g->strips.count, strip_task, g);
+}

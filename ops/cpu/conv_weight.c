@@ -1,0 +1,287 @@
+/* Gradient of convolution's weights: products over pixels. Rows of the tile are filter elements
+ * (r, s, c), columns are output channels. Strips of images are dealt to at most LEAVES partial
+ * sums, cut by shapes alone and added in order at the end. */
+#include "ops/cpu/conv.h"
+#include "ops/kernels.h"
+
+#include <string.h>
+
+#define LEAVES 8
+/* Floats of all partial sums together; fewer leaves if they would be more. */
+#define LEAVES_FLOATS (INT64_C(8) << 20)
+/* Panels of output channels per task, and pixels that are summed at once. */
+#define TASK_PANELS  4
+#define BLOCK_PIXELS 160
+/* Filter elements that are narrowed at once. */
+#define REDUCE_CHUNK 64
+
+static const float zeros[MN_TILE_MAX_COLUMNS];
+
+typedef struct weight_grad {
+    const mn_call *call;
+    const mn_gemm_kernels *kernels;
+    mn_conv_strips strips; /* of x */
+    mn_matrix gradient;    /* a row is a pixel */
+    int64_t groups, depth; /* depth: (r, s, c) of one filter */
+    int64_t rows;          /* depth rounded up to whole tiles */
+    int64_t columns, panels, panel_blocks;
+    int64_t units, leaves; /* strips of all images */
+    size_t taps_at, pixels_at, partial_at, scratch_at, packed_at, scratch_bytes;
+    size_t workspace_bytes;
+} weight_grad;
+
+static int64_t channels_per_group(const weight_grad *w)
+{
+    return w->strips.channels / w->groups;
+}
+
+/* Floats of one leaf's partial sum: [group][panel][rows][columns of a panel]. */
+static int64_t partial_floats(const weight_grad *w)
+{
+    return w->groups * w->panels * w->rows * w->kernels->columns;
+}
+
+static mn_status lay_out(weight_grad *w)
+{
+    const mn_conv_strips *s = &w->strips;
+    const int64_t width = w->kernels->columns, pixels = s->rows * s->x.points;
+    mn_arena scratch = {0, true};
+    if (!s->direct)
+        mn_arena_take(&scratch, sizeof(float) * (size_t)s->channels, s->height, s->width, 1);
+    w->packed_at = mn_arena_take(&scratch, sizeof(float) * (size_t)width,
+                                 mn_min(TASK_PANELS, w->panels), s->rows, s->x.points);
+    w->scratch_bytes = scratch.bytes;
+    mn_arena arena = {0, scratch.ok};
+    w->taps_at = mn_arena_take(&arena, sizeof(ptrdiff_t), w->rows, 1, 1);
+    w->pixels_at = mn_arena_take(&arena, sizeof(ptrdiff_t), pixels, 1, 1);
+    w->partial_at = mn_arena_take(&arena, sizeof(float), w->leaves, partial_floats(w), 1);
+    w->scratch_at = mn_arena_take(&arena, scratch.bytes, mn_call_threads(w->call), 1, 1);
+    w->workspace_bytes = arena.bytes;
+    return arena.ok ? MN_OK : MN_ERR_MEMORY;
+}
+
+static mn_status plan(const mn_call *call, weight_grad *w)
+{
+    const mn_conv2d_attributes *a = (const void *)call->attributes.bytes;
+    const mn_view *g = &call->in[0], *x = &call->in[1], *dw = &call->out[0];
+    *w = (weight_grad){
+        .call = call,
+        .kernels = mn_gemm_kernels_of(call),
+        .strips = {.image = mn_matrix_of(call, x, x->shape[2] * x->shape[3]),
+                   .images = x->shape[0],
+                   .channels = x->shape[3],
+                   .y = mn_conv_axis_forward(a, 0, x->shape[1], g->shape[1], a->extent[0]),
+                   .x = mn_conv_axis_forward(a, 1, x->shape[2], g->shape[2], a->extent[1])},
+        .gradient = mn_matrix_of(call, g, g->shape[3]),
+        .groups = a->groups,
+        .depth = dw->shape[1] * dw->shape[2] * dw->shape[3],
+        .columns = dw->shape[0] / a->groups};
+    w->rows = mn_ceil_div(w->depth, w->kernels->rows) * w->kernels->rows;
+    w->panels = mn_ceil_div(w->columns, w->kernels->columns);
+    w->panel_blocks = mn_ceil_div(w->panels, TASK_PANELS);
+    size_t floats = sizeof(float);
+    mn_arena check = {0, true};
+    mn_arena_take(&check, floats * (size_t)w->kernels->columns, w->groups, w->panels, w->rows);
+    if (!check.ok)
+        return MN_ERR_MEMORY;
+    if (g->numel == 0 || partial_floats(w) == 0)
+        return MN_OK;
+    mn_conv_strips_cut(&w->strips);
+    w->units = w->strips.images * w->strips.count;
+    w->leaves = mn_min(LEAVES, mn_max(LEAVES_FLOATS / partial_floats(w), 1));
+    w->leaves = mn_min(w->leaves, w->units);
+    return lay_out(w);
+}
+
+static void *at(const weight_grad *w, size_t offset)
+{
+    return (char *)w->call->workspace + offset;
+}
+
+static float *partial(const weight_grad *w, int64_t leaf, int64_t group, int64_t panel)
+{
+    int64_t index = (leaf * w->groups + group) * w->panels + panel;
+    return (float *)at(w, w->partial_at) + index * w->rows * w->kernels->columns;
+}
+
+/* ---- sums over pixels ------------------------------------------------------------------------ */
+
+/* A strip in work: where its image is, and which points it has. */
+typedef struct strip {
+    int64_t image, first_row, pixels;
+    const float *origin;
+    float *packed;
+    bool first; /* of its leaf: partial sums begin */
+} strip;
+
+/* One row of exact_tile: c[j] += sum over those pixels of the tile that the tap sees. */
+static void exact_row(const weight_grad *w, const strip *s, const mn_tile *tile, int64_t pixel,
+                      int64_t tap, const float *a, float *c)
+{
+    const mn_conv_axis *y = &w->strips.y, *x = &w->strips.x;
+    const int64_t width = w->kernels->columns;
+    int64_t p = s->first_row + pixel / x->points, q = pixel % x->points;
+    for (int64_t k = 0; k < tile->depth; k++) {
+        const float value = a[tile->offsets[k]], *b = tile->b + k * width;
+        if (mn_conv_inside(y, p, tap / x->taps) && mn_conv_inside(x, q, tap % x->taps))
+            for (int64_t j = 0; j < width; j++)
+                c[j] += value * b[j];
+        if (++q == x->points) {
+            q = 0;
+            p++;
+        }
+    }
+}
+
+/* The tile without the products that padding would add: zero times infinity is NaN. */
+static void exact_tile(const weight_grad *w, const strip *s, const mn_tile *tile, int64_t row,
+                       int64_t pixel)
+{
+    for (int64_t i = 0; i < w->kernels->rows; i++) {
+        float *c = tile->c + i * tile->ldc;
+        int64_t tap = mn_min(row + i, w->depth - 1) / channels_per_group(w);
+        if (!tile->accumulate)
+            memset(c, 0, (size_t)w->kernels->columns * sizeof *c);
+        exact_row(w, s, tile, pixel, tap, tile->a[i], c);
+    }
+}
+
+/* Adds a strip's products with one panel of g to the partial sum c. */
+static void add_panel(const weight_grad *w, const strip *s, const float *origin, const float *panel,
+                      int64_t columns, float *c)
+{
+    const int64_t rows = w->kernels->rows, width = w->kernels->columns;
+    const int64_t step = mn_ceil_div(s->pixels, mn_ceil_div(s->pixels, BLOCK_PIXELS));
+    const ptrdiff_t *taps = at(w, w->taps_at), *pixels = at(w, w->pixels_at);
+    const bool exact = !w->strips.direct && !w->kernels->finite(panel, s->pixels * width);
+    mn_tile tile = {.start = zeros, .ldc = width};
+    for (int64_t pixel = 0; pixel < s->pixels; pixel += step) {
+        tile.depth = mn_min(step, s->pixels - pixel);
+        tile.offsets = pixels + pixel;
+        tile.b = panel + pixel * width;
+        tile.accumulate = !s->first || pixel > 0;
+        for (int64_t row = 0; row < w->rows; row += rows) {
+            for (int64_t i = 0; i < rows; i++)
+                tile.a[i] = origin + taps[row + i];
+            tile.c = c + row * width;
+            if (exact)
+                exact_tile(w, s, &tile, row, pixel);
+            else
+                mn_tile_run(w->kernels, &tile, columns);
+        }
+    }
+}
+
+static void add_strip(const weight_grad *w, const strip *s, int64_t leaf, int64_t panel)
+{
+    const mn_conv_strips *strips = &w->strips;
+    const int64_t width = w->kernels->columns, panel_floats = s->pixels * width;
+    const int64_t panels = mn_min(TASK_PANELS, w->panels - panel), column = panel * width;
+    const int64_t row = (s->image * strips->y.points + s->first_row) * strips->x.points;
+    for (int64_t group = 0; group < w->groups; group++) {
+        mn_region region = {row, group * w->columns + column, s->pixels,
+                            mn_min(panels * width, w->columns - column)};
+        mn_pack_straight(w->kernels, &w->gradient, &region, s->packed, panel_floats);
+        for (int64_t p = 0; p < panels; p++)
+            add_panel(w, s, s->origin + group * channels_per_group(w), s->packed + p * panel_floats,
+                      w->columns - column - p * width, partial(w, leaf, group, panel + p));
+    }
+}
+
+static void leaf_task(void *arg, int64_t index, int slot)
+{
+    const weight_grad *w = arg;
+    const mn_conv_strips *strips = &w->strips;
+    const int64_t leaf = index / w->panel_blocks, panel = index % w->panel_blocks * TASK_PANELS;
+    const int64_t begin = w->units * leaf / w->leaves, end = w->units * (leaf + 1) / w->leaves;
+    char *scratch = (char *)at(w, w->scratch_at) + (size_t)slot * w->scratch_bytes;
+    for (int64_t unit = begin; unit < end; unit++) {
+        strip s = {.image = unit / strips->count,
+                   .first_row = unit % strips->count * strips->rows,
+                   .packed = (float *)(void *)(scratch + w->packed_at),
+                   .first = unit == begin};
+        s.pixels = mn_min(strips->rows, strips->y.points - s.first_row) * strips->x.points;
+        s.origin = mn_conv_strip_load(strips, s.image, s.first_row, (float *)(void *)scratch);
+        add_strip(w, &s, leaf, panel);
+    }
+}
+
+/* ---- sum of the leaves ----------------------------------------------------------------------- */
+
+/* Adds n rows of the leaves' panels and turns them: out[column][row]. */
+static void add_leaves(const weight_grad *w, int64_t group, int64_t panel, int64_t row, int64_t n,
+                       float out[MN_TILE_MAX_COLUMNS][REDUCE_CHUNK])
+{
+    const int64_t width = w->kernels->columns;
+    float sum[REDUCE_CHUNK * MN_TILE_MAX_COLUMNS];
+    memset(sum, 0, (size_t)(n * width) * sizeof *sum);
+    for (int64_t leaf = 0; leaf < w->leaves; leaf++) {
+        const float *src = partial(w, leaf, group, panel) + row * width;
+        for (int64_t i = 0; i < n * width; i++)
+            sum[i] += src[i];
+    }
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < width; j++)
+            out[j][i] = sum[i * width + j];
+}
+
+static void reduce_task(void *arg, int64_t index, int slot)
+{
+    (void)slot;
+    const weight_grad *w = arg;
+    const mn_view *dw = &w->call->out[0];
+    const int64_t width = w->kernels->columns, group = index / w->panels, panel = index % w->panels;
+    const int64_t columns = mn_min(width, w->columns - panel * width);
+    const int64_t first = group * w->columns + panel * width;
+    float out[MN_TILE_MAX_COLUMNS][REDUCE_CHUNK];
+    for (int64_t row = 0; row < w->depth; row += REDUCE_CHUNK) {
+        int64_t n = mn_min(REDUCE_CHUNK, w->depth - row);
+        add_leaves(w, group, panel, row, n, out);
+        for (int64_t j = 0; j < columns; j++) {
+            size_t to = (size_t)((first + j) * w->depth + row) * mn_dtype_size(dw->dtype);
+            w->call->cpu->converters[dw->dtype].from_f32((size_t)n, out[j], (char *)dw->data + to);
+        }
+    }
+}
+
+/* ---- entry ----------------------------------------------------------------------------------- */
+
+/* Where filter elements lie from a point's lowest tap (surplus rows repeat the last one), and where
+ * a strip's points lie from its first. */
+static void fill_tables(const weight_grad *w)
+{
+    const mn_conv_strips *s = &w->strips;
+    const int64_t channels = channels_per_group(w);
+    ptrdiff_t *taps = at(w, w->taps_at), *pixels = at(w, w->pixels_at);
+    for (int64_t i = 0; i < w->rows; i++) {
+        int64_t element = mn_min(i, w->depth - 1), tap = element / channels;
+        int64_t pixel =
+            mn_conv_tap(&s->y, tap / s->x.taps) * s->width + mn_conv_tap(&s->x, tap % s->x.taps);
+        taps[i] = (ptrdiff_t)(pixel * s->channels + element % channels);
+    }
+    for (int64_t p = 0; p < s->rows; p++)
+        for (int64_t q = 0; q < s->x.points; q++)
+            *pixels++ = (ptrdiff_t)((p * s->y.step * s->width + q * s->x.step) * s->channels);
+}
+
+mn_status mn_cpu_conv2d_backward_weight_prepare(const mn_call *call, mn_plan *unused,
+                                                size_t *workspace_bytes)
+{
+    (void)unused;
+    weight_grad w;
+    mn_status status = plan(call, &w);
+    *workspace_bytes = w.workspace_bytes;
+    return status;
+}
+
+void mn_cpu_conv2d_backward_weight(const mn_call *call)
+{
+    weight_grad w;
+    if (plan(call, &w) != MN_OK)
+        return;
+    if (w.leaves > 0) {
+        fill_tables(&w);
+        mn_call_parallel(call, w.leaves * w.panel_blocks, leaf_task, &w);
+    }
+    mn_call_parallel(call, call->out[0].numel == 0 ? 0 : w.groups * w.panels, reduce_task, &w);
+}

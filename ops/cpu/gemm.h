@@ -1,0 +1,74 @@
+/* Packed matrix products: the register tile that every product and convolution runs on, and the
+ * driver of plain (batched) products. */
+#ifndef MN_OPS_CPU_GEMM_H
+#define MN_OPS_CPU_GEMM_H
+
+#include "ops/cpu/pack.h"
+
+/* Largest register tile of any kernel set. */
+#define MN_TILE_MAX_ROWS    12
+#define MN_TILE_MAX_COLUMNS 32
+
+/* c[i ldc + j] = start[j] + sum_k a[i][offsets[k]] b[k columns + j], or with accumulate
+ * c[i ldc + j] += the sum. All rows and columns of the tile are computed and stored, rows in
+ * ascending order: what a store writes beyond the columns that matter, a later one may put right.
+ */
+typedef struct mn_tile {
+    int64_t depth;
+    const float *a[MN_TILE_MAX_ROWS]; /* all valid; the caller ignores the surplus rows */
+    const ptrdiff_t *offsets;         /* [depth] */
+    const float *b;                   /* a panel: [depth][columns] */
+    const float *start;               /* [columns] */
+    float *c;
+    ptrdiff_t ldc;
+    bool accumulate;
+} mn_tile;
+
+/* One kernel set's tile. */
+struct mn_gemm_kernels {
+    int rows, columns;
+    void (*wide)(const mn_tile *tile);
+    /* The first columns / 2 columns only (of panels as wide as ever). */
+    void (*narrow)(const mn_tile *tile);
+    /* dst[k columns + j] = rows[j][k] for k in [0, n), j in [0, columns). */
+    void (*transpose)(const float *const *rows, int64_t n, float *dst);
+    /* dst[k columns + j] = src[k ld + j] for j < n, 0 for n <= j < columns, k in [0, rows). */
+    void (*copy)(const float *src, int64_t ld, int64_t n, int64_t rows, float *dst);
+    /* Whether none of n values, a multiple of columns, is NaN or infinite. */
+    bool (*finite)(const float *values, int64_t n);
+};
+
+extern const mn_gemm_kernels mn_gemm_portable;
+extern const mn_gemm_kernels mn_gemm_avx2;
+/* The table of the call's kernel set. */
+const mn_gemm_kernels *mn_gemm_kernels_of(const mn_call *call);
+/* Runs the kernel that suits a panel with this many columns that matter. */
+void mn_tile_run(const mn_gemm_kernels *kernels, const mn_tile *tile, int64_t columns);
+
+/* y[.., m, n] = a[.., m, k] b[.., k, n] + bias[n] over batches of matrices. a and b are inputs 0
+ * and 1 of the call, y its output 0. The caller fills in the first part, mn_gemm_plan the rest. */
+typedef struct mn_gemm {
+    const mn_call *call;
+    const mn_view *bias; /* NULL or absent: none */
+    int64_t m, n, k;
+    bool a_transposed, b_transposed; /* stored as [k, m], as [n, k] */
+    int batch_ndim;
+    int64_t batch_shape[MN_MAX_DIMS];
+    int64_t a_step[MN_MAX_DIMS], b_step[MN_MAX_DIMS]; /* in matrices; 0: broadcast */
+    int64_t batches, b_items;                         /* matrices in y, in b */
+
+    const mn_gemm_kernels *kernels;
+    bool empty, a_copied;
+    int64_t panels, depth;                  /* panels of b; k per block */
+    int64_t block_rows, block_panels;       /* per task */
+    int64_t row_blocks, panel_blocks;       /* tasks of one product */
+    size_t offsets_at, start_at, packed_at; /* workspace: [depth], [panels * columns], b */
+    size_t scratch_at, c_at, scratch_bytes; /* per thread: copy of a, then c */
+    size_t workspace_bytes;
+} mn_gemm;
+
+/* MN_ERR_MEMORY if the workspace's size overflows. */
+mn_status mn_gemm_plan(mn_gemm *gemm);
+void mn_gemm_run(const mn_gemm *gemm);
+
+#endif

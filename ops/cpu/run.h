@@ -1,0 +1,95 @@
+/* What CPU kernels share: rows of elements as f32, work in chunks, walks over broadcast operands,
+ * and sums of fixed order. */
+#ifndef MN_OPS_CPU_RUN_H
+#define MN_OPS_CPU_RUN_H
+
+#include "ops/cpu/body_table.h"
+#include "ops/kernels.h"
+#include "ops/ops.h"
+
+#define MN_BLOCK 512   /* elements widened at once: 2 KiB, stays in the nearest cache */
+#define MN_CHUNK 16384 /* elements per task, about */
+
+static inline int64_t mn_min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t mn_max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Inner loops of the call's kernel set. */
+const mn_bodies *mn_bodies_of(const mn_call *call);
+
+/* Whether an optional input was given. */
+bool mn_has_input(const mn_call *call, int input);
+/* Address of an element. */
+void *mn_element(const mn_view *view, int64_t index);
+
+/* n elements from `start` on as f32: where they lie if they are f32, else widened into scratch. */
+const float *mn_row_load(const mn_call *call, const mn_view *view, int64_t start, int64_t n,
+                         float *scratch);
+/* Where to make n results for `start` on: their place if they are f32, else scratch. store narrows
+ * them from there to their place; nothing is left to do for f32. */
+float *mn_row_place(const mn_view *view, int64_t start, float *scratch);
+void mn_row_store(const mn_call *call, const mn_view *view, int64_t start, int64_t n,
+                  const float *row);
+
+/* Calls run(arg, begin, end) for pieces of [0, n), `chunk` long, on the call's threads. */
+typedef void (*mn_range_fn)(void *arg, int64_t begin, int64_t end);
+void mn_run_ranges(const mn_call *call, int64_t n, int64_t chunk, mn_range_fn run, void *arg);
+
+/* Shape of y with the step of two operands along each axis (0: the operand repeats). Axes that walk
+ * alike are merged; the last one has steps 0 or 1. ndim >= 1. */
+typedef struct mn_walk {
+    int ndim;
+    int64_t shape[MN_MAX_DIMS];
+    int64_t step[2][MN_MAX_DIMS];
+} mn_walk;
+mn_walk mn_walk_make(const mn_view *y, const mn_view *a, const mn_view *b);
+/* y = scale x, x broadcast to y. */
+void mn_run_expand(const mn_call *call, const mn_view *x, const mn_view *y, double scale);
+
+/* Elements before, along and after an axis. */
+typedef struct mn_split {
+    int64_t outer, size, inner;
+} mn_split;
+mn_split mn_split_at(const mn_view *view, int64_t axis);
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+/* At most so many axes beside the last two groups. */
+typedef struct mn_axes {
+    int ndim;
+    int64_t shape[MN_MAX_DIMS], step[MN_MAX_DIMS];
+} mn_axes;
+
+typedef enum mn_term {
+    MN_TERM_X,        /* x */
+    MN_TERM_PRODUCT,  /* x g */
+    MN_TERM_MOMENTS,  /* x - mean, (x - mean)^2 */
+    MN_TERM_GRADIENTS /* g, g (x - mean) rstd */
+} mn_term;
+
+/* Sums of a term over the rows of matrices [rows, channels]: one matrix per index of `kept`, summed
+ * also over the indices of `summed`. f32 within at most 1024 terms, f64 beyond; the order depends
+ * on shapes alone. finish gets the sums of n channels from element `start` of the result on, from
+ * any thread. */
+typedef struct mn_sums {
+    const mn_call *call;
+    mn_term term;
+    mn_axes kept, summed;
+    int64_t rows, channels;
+    const mn_view *x, *g;
+    const float *mean, *rstd; /* per channel */
+    void (*finish)(void *arg, int64_t start, int64_t n, const double *first, const double *second);
+    void *arg;
+} mn_sums;
+void mn_run_sums(const mn_sums *sums);
+/* y = scale * sum of x over the axes whose bits are set. */
+void mn_run_reduce(const mn_call *call, const mn_view *x, uint32_t axes, const mn_view *y,
+                   double scale);
+
+#endif

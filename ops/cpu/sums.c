@@ -1,0 +1,212 @@
+/* Sums in an order that shapes alone fix. A matrix [rows, channels] is summed over its rows in
+ * lanes: one f32 accumulator per channel, or per channel of several rows side by side where there
+ * are few channels, so that every loop runs over contiguous elements. Lanes go to f64 after 1024
+ * terms. A long matrix is cut into leaves, summed in parallel and added up in order. */
+#include "ops/cpu/run.h"
+
+#include <string.h>
+
+#define LANES      256  /* most channels at once */
+#define TERMS      1024 /* most f32 terms in a lane */
+#define PARTIALS   2048 /* sums of all leaves of a strip of channels */
+#define LEAVES     64
+#define MANY_TASKS 32 /* enough matrices and strips to keep all threads busy without leaves */
+
+/* A strip of channels of one matrix, or a leaf of it. */
+typedef struct piece {
+    int64_t start; /* first element of the matrix in x and g */
+    int64_t channel, width;
+    int64_t row, end;
+} piece;
+
+/* f32 accumulators and f64 sums of the lanes in use. */
+typedef struct lanes {
+    int64_t n;
+    int terms;
+    float acc[2][LANES];
+    double sum[2][LANES];
+    float mean[LANES], rstd[LANES]; /* repeated as the channels are */
+} lanes;
+
+static void repeat(const float *from, int64_t width, int64_t n, float *to)
+{
+    for (int64_t i = 0; from && i < n; i += width)
+        memcpy(to + i, from, (size_t)width * sizeof *to);
+}
+
+static void start_lanes(const mn_sums *sums, const piece *p, int64_t n, lanes *l)
+{
+    l->n = n;
+    l->terms = 0;
+    for (int k = 0; k < 2; k++) {
+        memset(l->acc[k], 0, (size_t)n * sizeof l->acc[k][0]);
+        memset(l->sum[k], 0, (size_t)n * sizeof l->sum[k][0]);
+    }
+    repeat(sums->mean ? sums->mean + p->channel : NULL, p->width, n, l->mean);
+    repeat(sums->rstd ? sums->rstd + p->channel : NULL, p->width, n, l->rstd);
+}
+
+static void flush_lanes(const mn_sums *sums, lanes *l)
+{
+    const mn_bodies *bodies = mn_bodies_of(sums->call);
+    bodies->flush((size_t)l->n, l->acc[0], l->sum[0]);
+    if (sums->term >= MN_TERM_MOMENTS)
+        bodies->flush((size_t)l->n, l->acc[1], l->sum[1]);
+    l->terms = 0;
+}
+
+/* Adds the terms of n elements from `start` on to the first n lanes. */
+static void add_row(const mn_sums *sums, int64_t start, int64_t n, lanes *l)
+{
+    const mn_bodies *bodies = mn_bodies_of(sums->call);
+    const mn_norm_tables tables = {.mean = l->mean, .scale = l->rstd};
+    const size_t count = (size_t)n;
+    float row[2][LANES];
+    const float *x = mn_row_load(sums->call, sums->x, start, n, row[0]);
+    const float *g = sums->g ? mn_row_load(sums->call, sums->g, start, n, row[1]) : NULL;
+    switch (sums->term) {
+    case MN_TERM_X:
+        bodies->accumulate(count, l->acc[0], x);
+        break;
+    case MN_TERM_PRODUCT:
+        bodies->add_product(count, x, g, l->acc[0]);
+        break;
+    case MN_TERM_MOMENTS:
+        bodies->add_moments(count, x, l->mean, l->acc[0], l->acc[1]);
+        break;
+    case MN_TERM_GRADIENTS:
+        bodies->add_gradients(count, g, x, &tables, l->acc[0], l->acc[1]);
+        break;
+    }
+    if (++l->terms == TERMS)
+        flush_lanes(sums, l);
+}
+
+/* Adds the piece's sums to sum[0] and sum[1], `width` each. */
+static void add_piece(const mn_sums *sums, const piece *p, double *const sum[2])
+{
+    const bool whole_rows = p->width == sums->channels;
+    const int64_t side_by_side =
+        whole_rows ? mn_max64(1, mn_min64(LANES / p->width, p->end - p->row)) : 1;
+    lanes l;
+    start_lanes(sums, p, side_by_side * p->width, &l);
+    for (int64_t r = p->row; r < p->end; r += side_by_side) {
+        const int64_t rows = mn_min64(side_by_side, p->end - r);
+        add_row(sums, p->start + r * sums->channels + p->channel, rows * p->width, &l);
+    }
+    flush_lanes(sums, &l);
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < l.n; i += p->width)
+            for (int64_t c = 0; c < p->width; c++)
+                sum[k][c] += l.sum[k][i + c];
+}
+
+/* ---- matrices -------------------------------------------------------------------------------- */
+
+static int64_t axes_count(const mn_axes *axes)
+{
+    int64_t count = 1;
+    for (int i = 0; i < axes->ndim; i++)
+        count *= axes->shape[i];
+    return count;
+}
+
+static int64_t axes_start(const mn_axes *axes, int64_t index)
+{
+    int64_t start = 0;
+    for (int i = axes->ndim - 1; i >= 0; i--) {
+        start += index % axes->shape[i] * axes->step[i];
+        index /= axes->shape[i];
+    }
+    return start;
+}
+
+static piece strip_of(const mn_sums *sums, int64_t index)
+{
+    const int64_t strips = (sums->channels - 1) / LANES + 1;
+    const int64_t channel = index % strips * LANES;
+    return (piece){.start = axes_start(&sums->kept, index / strips),
+                   .channel = channel,
+                   .width = mn_min64(LANES, sums->channels - channel),
+                   .row = 0,
+                   .end = sums->rows};
+}
+
+/* Strips of matrices, each summed by one thread. */
+static void run_strips(void *arg, int64_t begin, int64_t end)
+{
+    const mn_sums *sums = arg;
+    const int64_t strips = (sums->channels - 1) / LANES + 1, repeats = axes_count(&sums->summed);
+    for (int64_t i = begin; i < end; i++) {
+        double sum[2][LANES] = {{0}};
+        double *const sums_of[2] = {sum[0], sum[1]};
+        const piece strip = strip_of(sums, i);
+        for (int64_t j = 0; j < repeats; j++) {
+            piece p = strip;
+            p.start += axes_start(&sums->summed, j);
+            add_piece(sums, &p, sums_of);
+        }
+        sums->finish(sums->arg, i / strips * sums->channels + strip.channel, strip.width, sum[0],
+                     sum[1]);
+    }
+}
+
+/* One strip, cut into leaves of `rows` rows. */
+typedef struct leaves {
+    const mn_sums *sums;
+    piece strip;
+    int64_t rows;
+    double sum[2][PARTIALS];
+} leaves;
+
+static void run_leaf(void *arg, int64_t index, int slot)
+{
+    leaves *l = arg;
+    piece p = l->strip;
+    double *const sum[2] = {l->sum[0] + index * p.width, l->sum[1] + index * p.width};
+    (void)slot;
+    p.row = index * l->rows;
+    p.end = mn_min64(p.row + l->rows, l->strip.end);
+    add_piece(l->sums, &p, sum);
+}
+
+static void run_in_leaves(const mn_sums *sums, int64_t index, int64_t count)
+{
+    const int64_t strips = (sums->channels - 1) / LANES + 1;
+    const int64_t rows = (sums->rows - 1) / count + 1, repeats = axes_count(&sums->summed);
+    double total[2][LANES] = {{0}};
+    leaves l = {.sums = sums, .strip = strip_of(sums, index), .rows = rows};
+    const piece strip = l.strip;
+    count = (sums->rows - 1) / rows + 1;
+    for (int64_t j = 0; j < repeats; j++) {
+        l.strip.start = strip.start + axes_start(&sums->summed, j);
+        memset(l.sum, 0, sizeof l.sum);
+        mn_call_parallel(sums->call, count, run_leaf, &l);
+        for (int k = 0; k < 2; k++)
+            for (int64_t i = 0; i < count * strip.width; i++)
+                total[k][i % strip.width] += l.sum[k][i];
+    }
+    sums->finish(sums->arg, index / strips * sums->channels + strip.channel, strip.width, total[0],
+                 total[1]);
+}
+
+void mn_run_sums(const mn_sums *sums)
+{
+    if (sums->channels == 0 || axes_count(&sums->kept) == 0)
+        return;
+    const int64_t strips = (sums->channels - 1) / LANES + 1;
+    const int64_t tasks = axes_count(&sums->kept) * strips;
+    const int64_t width = mn_min64(LANES, sums->channels);
+    const int64_t work = mn_max64(1, sums->rows * width);
+    const int64_t most = mn_min64(LEAVES, PARTIALS / width);
+    const int64_t count = mn_min64(mn_min64(work / MN_CHUNK, most), sums->rows);
+    mn_sums copy = *sums;
+    if (tasks < MANY_TASKS && count > 1) {
+        for (int64_t i = 0; i < tasks; i++)
+            run_in_leaves(sums, i, count);
+        return;
+    }
+    const int64_t repeats = mn_max64(1, axes_count(&sums->summed));
+    const int64_t chunk = mn_max64(1, MN_CHUNK / work / repeats);
+    mn_run_ranges(sums->call, tasks, chunk, run_strips, &copy);
+}

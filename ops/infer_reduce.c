@@ -1,0 +1,127 @@
+/* ops/infer_reduce.c: shape rules of softmax, cross entropy and reductions. */
+#include "ops/internal.h"
+
+static mn_status infer_softmax(mn_infer *infer)
+{
+    const mn_axis_attributes *attributes = infer->attributes;
+    const mn_view *x = &infer->in[0];
+    MN_TRY(mn_need_float(infer, 0, "the input"));
+    MN_TRY(mn_need_axis(infer, attributes->axis));
+    mn_output(infer, 0, mn_result_dtype(infer, x->dtype), x->ndim, x->shape);
+    return MN_OK;
+}
+
+mn_status mn_infer_log_softmax(mn_infer *infer)
+{
+    return infer_softmax(infer);
+}
+
+mn_status mn_infer_softmax(mn_infer *infer)
+{
+    return infer_softmax(infer);
+}
+
+static mn_status infer_softmax_backward(mn_infer *infer)
+{
+    const mn_axis_attributes *attributes = infer->attributes;
+    MN_TRY(mn_need_float(infer, 0, "the gradient"));
+    MN_TRY(mn_need_same_dtype(infer, 1, 0));
+    MN_TRY(mn_need_same_shape(infer, 0, "the gradient", 1, "the result"));
+    MN_TRY(mn_need_axis(infer, attributes->axis));
+    mn_output_like(infer, 0, 0);
+    return MN_OK;
+}
+
+mn_status mn_infer_log_softmax_backward(mn_infer *infer)
+{
+    return infer_softmax_backward(infer);
+}
+
+mn_status mn_infer_softmax_backward(mn_infer *infer)
+{
+    return infer_softmax_backward(infer);
+}
+
+/* Logits [N, classes] and labels i64 [N]. */
+static mn_status check_labels(mn_infer *infer, int logits)
+{
+    const mn_view *x = &infer->in[logits];
+    MN_TRY(mn_need_ndim(infer, logits, "the logits", 2));
+    MN_TRY(mn_need_float(infer, logits, "the logits"));
+    if (x->shape[1] < 1)
+        return mn_infer_error(infer, MN_ERR_SHAPE, "the logits have no classes");
+    MN_TRY(mn_need_dtype(infer, logits + 1, "the labels", MN_I64));
+    return mn_need_shape(infer, logits + 1, "the labels", 1, x->shape);
+}
+
+mn_status mn_infer_cross_entropy(mn_infer *infer)
+{
+    const mn_view *x = &infer->in[0];
+    MN_TRY(check_labels(infer, 0));
+    mn_output(infer, 0, mn_wide_dtype(x->dtype), 0, NULL);
+    mn_output(infer, 1, mn_wide_dtype(x->dtype), 1, x->shape);
+    return MN_OK;
+}
+
+mn_status mn_infer_cross_entropy_backward(mn_infer *infer)
+{
+    const mn_view *x = &infer->in[1];
+    MN_TRY(check_labels(infer, 1));
+    MN_TRY(mn_need_ndim(infer, 0, "the gradient", 0));
+    MN_TRY(mn_need_dtype(infer, 0, "the gradient", mn_wide_dtype(x->dtype)));
+    MN_TRY(mn_need_dtype(infer, 3, "lse", mn_wide_dtype(x->dtype)));
+    MN_TRY(mn_need_shape(infer, 3, "lse", 1, x->shape));
+    mn_output_like(infer, 0, 1);
+    return MN_OK;
+}
+
+static mn_status infer_reduction(mn_infer *infer, mn_dtype dtype)
+{
+    const mn_reduce_attributes *reduce = infer->attributes;
+    const mn_view *x = &infer->in[0];
+    int64_t shape[MN_MAX_DIMS];
+    int ndim = 0;
+    if (reduce->axes < 0 || reduce->axes >> x->ndim != 0)
+        return mn_infer_error(infer, MN_ERR_SHAPE, "axes 0x%llx are out of range for %d axes",
+                              (unsigned long long)reduce->axes, x->ndim);
+    for (int i = 0; i < x->ndim; i++) {
+        bool reduced = reduce->axes >> i & 1;
+        if (!reduced || reduce->keep)
+            shape[ndim++] = reduced ? 1 : x->shape[i];
+    }
+    mn_output(infer, 0, dtype, ndim, shape);
+    return MN_OK;
+}
+
+mn_status mn_infer_sum(mn_infer *infer)
+{
+    mn_dtype dtype = infer->in[0].dtype;
+    return infer_reduction(infer,
+                           mn_dtype_is_float(dtype) ? mn_result_dtype(infer, dtype) : MN_I64);
+}
+
+mn_status mn_infer_mean(mn_infer *infer)
+{
+    MN_TRY(mn_need_float(infer, 0, "the input"));
+    return infer_reduction(infer, infer->in[0].dtype);
+}
+
+mn_status mn_infer_argmax(mn_infer *infer)
+{
+    const mn_axis_attributes *attributes = infer->attributes;
+    const mn_view *x = &infer->in[0];
+    int64_t shape[MN_MAX_DIMS];
+    int ndim = 0;
+    MN_TRY(mn_need_axis(infer, attributes->axis));
+    if (x->shape[attributes->axis] == 0)
+        return mn_infer_error(infer, MN_ERR_SHAPE,
+                              "axis %lld is empty, so it has no largest "
+                              "element",
+                              (long long)attributes->axis);
+    for (int i = 0; i < x->ndim; i++) {
+        if (i != attributes->axis)
+            shape[ndim++] = x->shape[i];
+    }
+    mn_output(infer, 0, MN_I64, ndim, shape);
+    return MN_OK;
+}

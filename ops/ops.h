@@ -1,0 +1,143 @@
+/* ops: the table of built-in ops, their attributes, and dispatch. Internal interface. */
+#ifndef MN_OPS_OPS_H
+#define MN_OPS_OPS_H
+
+#include "core/core.h"
+
+#define MN_OP(name, ...) MN_OP_##name,
+typedef enum mn_op_id {
+#include "ops/ops.def"
+    MN_OP_COUNT
+} mn_op_id;
+#undef MN_OP
+
+extern const mn_op mn_ops[MN_OP_COUNT];
+
+/* Checks and runs an op without recording it: shape rule, output tensors (of the scope), kernel.
+ * mn_apply is this plus autocast and autograd. */
+mn_status mn_dispatch(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
+                      int input_count, const void *attributes, size_t attribute_bytes,
+                      bool f32_output, mn_tensor **outputs);
+/* mn_dispatch of a built-in op with one or no output; NULL on failure (or no output). */
+mn_tensor *mn_dispatch1(mn_context *context, mn_op_id id, mn_tensor *const *inputs, int input_count,
+                        const void *attributes, size_t attribute_bytes);
+/* mn_apply of a built-in op; returns output 0. Takes the context from the first tensor given. */
+mn_tensor *mn_apply1(mn_op_id id, mn_tensor *const *inputs, int input_count, const void *attributes,
+                     size_t attribute_bytes);
+/* Whether some kernel (or widening to f32) serves the op for this dtype, and how. */
+typedef enum mn_served_by {
+    MN_SERVED_NONE,
+    MN_SERVED_KERNEL,
+    MN_SERVED_REFERENCE,
+    MN_SERVED_WIDENED
+} mn_served_by;
+mn_served_by mn_op_served_by(const mn_context *context, const mn_op *op, mn_dtype dtype);
+/* How many calls were served by widening since the context was made. */
+uint64_t mn_widened_calls(const mn_context *context);
+
+/* dtype that a and b meet in, as PyTorch's promotion: f16 with bf16 gives f32; between kinds the
+ * floating one; scalars (ndim 0) yield to tensors of the same kind. */
+mn_dtype mn_promote(const mn_view *a, const mn_view *b);
+/* NumPy's broadcasting of two shapes; false if they do not fit. */
+bool mn_broadcast(const mn_view *a, const mn_view *b, int *ndim, int64_t *shape);
+
+/* Attributes of the ops that have some. Zero the struct before filling it in: it is a cache key. */
+typedef struct mn_shape_attributes { /* reshape, expand, reduce_to */
+    int64_t ndim;
+    int64_t shape[MN_MAX_DIMS];
+    double scale; /* expand only */
+} mn_shape_attributes;
+typedef struct mn_cast_attributes { /* cast */
+    int64_t dtype;
+} mn_cast_attributes;
+typedef struct mn_value_attributes { /* fill */
+    double value;
+} mn_value_attributes;
+typedef struct mn_permute_attributes {
+    int64_t axes[MN_MAX_DIMS];
+} mn_permute_attributes;
+typedef struct mn_matmul_attributes {
+    int64_t transpose_a, transpose_b;
+} mn_matmul_attributes;
+typedef struct mn_conv2d_attributes { /* conv2d and its two gradients */
+    int64_t stride[2], padding[2], dilation[2], groups;
+    int64_t extent[2]; /* backward_input: H, W of x; backward_weight: R, S of w; else 0 */
+} mn_conv2d_attributes;
+typedef struct mn_pool2d_attributes { /* max_pool2d and its gradient */
+    int64_t kernel[2], stride[2], padding[2];
+} mn_pool2d_attributes;
+typedef struct mn_extent_attributes { /* global_avg_pool2d_backward */
+    int64_t height, width;
+} mn_extent_attributes;
+typedef struct mn_batch_norm_attributes { /* the four batch-norm ops */
+    double eps, momentum;
+} mn_batch_norm_attributes;
+typedef struct mn_axis_attributes { /* softmax family, argmax; axis >= 0 */
+    int64_t axis;
+} mn_axis_attributes;
+typedef struct mn_reduce_attributes { /* sum, mean: bit i of axes: axis i is summed over */
+    int64_t axes, keep;
+} mn_reduce_attributes;
+typedef struct mn_norm_attributes { /* grad_norm */
+    int64_t first, last;            /* of the parameters in this norm */
+    double max_norm;
+} mn_norm_attributes;
+typedef struct mn_sgd_attributes {
+    double momentum, weight_decay;
+    int64_t nesterov;
+} mn_sgd_attributes;
+typedef struct mn_schedule_attributes { /* optimizer_finish */
+    int64_t kind, total_steps;
+    double base_lr;
+} mn_schedule_attributes;
+typedef struct mn_weight_attributes { /* scaler_scale */
+    double weight;
+} mn_weight_attributes;
+typedef struct mn_scaler_attributes { /* scaler_update */
+    double growth_factor, backoff_factor, min_scale, max_scale;
+    int64_t growth_interval;
+} mn_scaler_attributes;
+typedef struct mn_report_attributes { /* report_loss, report_step */
+    int64_t entry;                    /* row of the ring */
+    int64_t first; /* report_loss: first micro-batch of the window, clears the row */
+    double weight; /* report_loss: share of this micro-batch in the window's mean */
+} mn_report_attributes;
+
+/* Records: f64 [MN_RECORD_SIZE] tensors on the device, so that no step needs the host to read one.
+ * Counters are exact up to 2^53. */
+#define MN_RECORD_SIZE 16
+typedef enum mn_optimizer_slot {
+    MN_OPT_APPLIED,   /* applied steps */
+    MN_OPT_SKIPPED,   /* skipped steps */
+    MN_OPT_NONFINITE, /* steps with a non-finite gradient, as far as it was measured */
+    MN_OPT_FOUND_INF, /* 1: unscaling met a non-finite gradient in this step */
+    MN_OPT_BAD_NORM,  /* 1: this step's norm was not finite */
+    MN_OPT_LR,        /* of the step to come */
+    MN_OPT_LR_USED,   /* of the last step */
+    MN_OPT_NORM_SQ,   /* sum in progress */
+    MN_OPT_NORM,      /* last norm measured */
+    MN_OPT_CLIP,      /* factor of grad_clip */
+    MN_OPT_OUTCOME    /* mn_step_outcome of the last step */
+} mn_optimizer_slot;
+typedef enum mn_scaler_slot {
+    MN_SCALER_SCALE,     /* an f32 value */
+    MN_SCALER_TRACKER,   /* clean updates since the last change */
+    MN_SCALER_FOUND_INF, /* 1: some optimizer met a non-finite gradient since the last update */
+    MN_SCALER_UPDATES,
+    MN_SCALER_BACKOFFS,
+    MN_SCALER_COLLAPSED, /* 1: at the floor (or 1/scale not finite) and still overflowing */
+    MN_SCALER_SCALE_USED /* by the last scaler_scale; 1 if disabled */
+} mn_scaler_slot;
+/* Row of the report ring, f64 [rows, MN_RECORD_SIZE]. */
+typedef enum mn_report_slot {
+    MN_REPORT_LOSS,
+    MN_REPORT_CORRECT,
+    MN_REPORT_SAMPLES,
+    MN_REPORT_LR,
+    MN_REPORT_SCALE,
+    MN_REPORT_NORM,
+    MN_REPORT_OUTCOME,
+    MN_REPORT_NONFINITE
+} mn_report_slot;
+
+#endif

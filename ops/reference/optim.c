@@ -1,0 +1,204 @@
+/* Reference kernels of gradient handling, optimizers, the loss scaler and step reports. They work
+ * on the records that ops/ops.h lays out. Where a record's content decides what a run does,
+ * arithmetic is rounded to f32 step by step, as torch.amp.GradScaler does it. */
+#include "ops/reference/reference.h"
+
+#include "core/math.h"
+
+#include <math.h>
+
+/* Slot of the optimizer record with this step's contribution to MN_OPT_NONFINITE. */
+#define OPT_STEP_NONFINITE 11
+
+static const double pi = 3.14159265358979323846;
+
+/* inv = f32(1 / scale);  g = g inv. Not finite before or after, or inv not finite: found. With inv
+ * not finite g stays, so that it is not turned into zeros or NaN that hide the cause.
+ * (inputs g, scaler record, optimizer record) */
+void mn_ref_grad_unscale(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_dtype dtype = call->in[0].dtype;
+    const double inv = (double)(float)(1 / in[1][MN_SCALER_SCALE]);
+    bool found = !mn_isfinite_f64(inv);
+    (void)out;
+    for (int64_t i = 0; i < call->in[0].numel && mn_isfinite_f64(inv); i++) {
+        const double result = mn_ref_round(dtype, in[0][i] * inv);
+        found |= !mn_isfinite_f64(in[0][i]) || !mn_isfinite_f64(result);
+        in[0][i] = result;
+    }
+    if (found)
+        in[1][MN_SCALER_FOUND_INF] = in[2][MN_OPT_FOUND_INF] = 1;
+}
+
+/* norm^2 += sum_i g_i^2. After the last gradient: norm = sqrt(norm^2), clip = min(1, max_norm /
+ * (norm + 1e-6)) (Pascanu et al. 2013, arXiv 1211.5063).   (inputs g, record) */
+void mn_ref_grad_norm(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_norm_attributes *a = (const void *)call->attributes.bytes;
+    double *record = in[1], sum = 0;
+    (void)out;
+    for (int64_t i = 0; i < call->in[0].numel; i++)
+        sum += in[0][i] * in[0][i];
+    record[MN_OPT_NORM_SQ] = (a->first ? 0 : record[MN_OPT_NORM_SQ]) + sum;
+    if (!a->last)
+        return;
+    const double norm = sqrt(record[MN_OPT_NORM_SQ]);
+    const double clip = isinf(a->max_norm) ? 1 : a->max_norm / (norm + 1e-6);
+    record[MN_OPT_NORM] = norm;
+    record[MN_OPT_CLIP] = clip > 1 ? 1 : clip; /* NaN stays */
+    record[MN_OPT_BAD_NORM] = !mn_isfinite_f64(norm);
+}
+
+/* g *= clip factor   (inputs g, record) */
+void mn_ref_grad_clip(const mn_call *call, double *const in[], double *const out[])
+{
+    const double clip = in[1][MN_OPT_CLIP];
+    const double factor = call->in[0].dtype == MN_F64 ? clip : (double)(float)clip;
+    (void)out;
+    for (int64_t i = 0; i < call->in[0].numel && clip != 1; i++)
+        in[0][i] *= factor;
+}
+
+/* g' = g + weight_decay p;  v = momentum v + g';  p -= lr (nesterov ? g' + momentum v : v), or
+ * lr g' without momentum buffer. A step that met a non-finite gradient changes neither p nor v;
+ * the 16-bit shadows are rewritten from p in any case.
+ * (inputs p, g, v or none, record, f16 shadow or none, bf16 shadow or none) */
+void mn_ref_sgd_step(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_sgd_attributes *a = (const void *)call->attributes.bytes;
+    double *p = in[0], *g = in[1], *v = call->in[2].present ? in[2] : NULL;
+    (void)out;
+    for (int64_t i = 0; i < call->in[0].numel && in[3][MN_OPT_FOUND_INF] == 0; i++) {
+        double step = g[i] + a->weight_decay * p[i];
+        if (v) {
+            v[i] = a->momentum * v[i] + step;
+            step = a->nesterov ? step + a->momentum * v[i] : v[i];
+        }
+        p[i] -= in[3][MN_OPT_LR] * step;
+    }
+    for (int s = 4; s < call->input_count; s++)
+        for (int64_t i = 0; i < call->in[0].numel && call->in[s].present; i++)
+            in[s][i] = mn_ref_round(call->in[0].dtype, p[i]);
+}
+
+/* lr(t) = lr, or lr (1 + cos(pi min(t, T) / T)) / 2 (Loshchilov and Hutter, arXiv 1608.03983) */
+static double learning_rate(const mn_schedule_attributes *a, double applied)
+{
+    const double total = a->total_steps > 1 ? (double)a->total_steps : 1;
+    if (a->kind != MN_SCHEDULE_COSINE)
+        return a->base_lr;
+    return a->base_lr * (1 + cos(pi * fmin(applied, total) / total)) / 2;
+}
+
+/* Ends a step: it counts as skipped if a non-finite gradient was found, else as applied.
+ * (input record) */
+void mn_ref_optimizer_finish(const mn_call *call, double *const in[], double *const out[])
+{
+    double *record = in[0];
+    const bool skipped = record[MN_OPT_FOUND_INF] != 0;
+    const bool nonfinite = skipped || record[MN_OPT_BAD_NORM] != 0;
+    (void)out;
+    record[skipped ? MN_OPT_SKIPPED : MN_OPT_APPLIED] += 1;
+    record[MN_OPT_OUTCOME] = skipped ? MN_STEP_SKIPPED : MN_STEP_APPLIED;
+    record[MN_OPT_NONFINITE] += nonfinite;
+    record[OPT_STEP_NONFINITE] = nonfinite;
+    record[MN_OPT_LR_USED] = record[MN_OPT_LR];
+    record[MN_OPT_LR] = learning_rate((const void *)call->attributes.bytes, record[MN_OPT_APPLIED]);
+    record[MN_OPT_FOUND_INF] = record[MN_OPT_BAD_NORM] = 0;
+}
+
+/* y = x scale weight, rounded to f32 after each product (not for f64)   (inputs x, scaler record)
+ */
+void mn_ref_scaler_scale(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_weight_attributes *a = (const void *)call->attributes.bytes;
+    const mn_dtype dtype = call->out[0].dtype == MN_F64 ? MN_F64 : MN_F32;
+    const double scale = in[1][MN_SCALER_SCALE], weight = mn_ref_round(dtype, a->weight);
+    for (int64_t i = 0; i < call->in[0].numel; i++) {
+        const double x = mn_ref_round(dtype, in[0][i]);
+        out[0][i] = mn_ref_round(dtype, mn_ref_round(dtype, x * scale) * weight);
+    }
+    in[1][MN_SCALER_SCALE_USED] = scale;
+}
+
+/* scale = max(f32(scale backoff), min_scale). Collapsed: it could not shrink, or nothing can be
+ * divided by it. */
+static void back_off(const mn_scaler_attributes *a, double *record)
+{
+    const double before = record[MN_SCALER_SCALE];
+    const double floor = (double)(float)a->min_scale;
+    const double shrunk = (double)(float)(before * a->backoff_factor);
+    const double scale = shrunk < floor ? floor : shrunk;
+    record[MN_SCALER_SCALE] = scale;
+    record[MN_SCALER_TRACKER] = 0;
+    record[MN_SCALER_BACKOFFS] += 1;
+    if (!(scale < before) || scale == 0 || !mn_isfinite_f64((double)(float)(1 / scale)))
+        record[MN_SCALER_COLLAPSED] = 1;
+}
+
+/* scale = min(f32(scale growth), max_scale), unless that is not finite. */
+static void grow(const mn_scaler_attributes *a, double *record)
+{
+    const double grown = (double)(float)(record[MN_SCALER_SCALE] * a->growth_factor);
+    const double ceiling = (double)(float)a->max_scale;
+    record[MN_SCALER_TRACKER] = 0;
+    if (mn_isfinite_f64(grown))
+        record[MN_SCALER_SCALE] = grown < ceiling ? grown : ceiling;
+}
+
+/* Backs the scale off after a non-finite gradient, grows it after growth_interval clean updates.
+ * (input scaler record) */
+void mn_ref_scaler_update(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_scaler_attributes *a = (const void *)call->attributes.bytes;
+    double *record = in[0];
+    (void)out;
+    if (record[MN_SCALER_FOUND_INF] != 0) {
+        back_off(a, record);
+    } else {
+        record[MN_SCALER_TRACKER] += 1;
+        if (record[MN_SCALER_TRACKER] >= (double)a->growth_interval)
+            grow(a, record);
+    }
+    record[MN_SCALER_UPDATES] += 1;
+    record[MN_SCALER_FOUND_INF] = 0;
+}
+
+/* First NaN, else first largest of n elements. */
+static int64_t argmax(const double *x, int64_t n)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (!isnan(x[best]) && (isnan(x[i]) || x[i] > x[best]))
+            best = i;
+    return best;
+}
+
+/* Row of the ring: loss += loss weight; correct += rows whose largest logit is the label's; samples
+ * += rows. The window's first micro-batch clears the row.   (inputs ring, loss, logits, labels) */
+void mn_ref_report_loss(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_report_attributes *a = (const void *)call->attributes.bytes;
+    const int64_t rows = call->in[2].shape[0], classes = call->in[2].shape[1];
+    double *row = in[0] + a->entry * MN_RECORD_SIZE;
+    (void)out;
+    for (int i = 0; i < MN_RECORD_SIZE && a->first; i++)
+        row[i] = 0;
+    row[MN_REPORT_LOSS] += in[1][0] * a->weight;
+    for (int64_t n = 0; n < rows; n++)
+        row[MN_REPORT_CORRECT] += (double)argmax(in[2] + n * classes, classes) == in[3][n];
+    row[MN_REPORT_SAMPLES] += (double)rows;
+}
+
+/* Row of the ring: what became of the step.   (inputs ring, optimizer record, scaler record) */
+void mn_ref_report_step(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_report_attributes *a = (const void *)call->attributes.bytes;
+    double *row = in[0] + a->entry * MN_RECORD_SIZE;
+    (void)out;
+    row[MN_REPORT_LR] = in[1][MN_OPT_LR_USED];
+    row[MN_REPORT_SCALE] = call->in[2].present ? in[2][MN_SCALER_SCALE_USED] : 1;
+    row[MN_REPORT_NORM] = in[1][MN_OPT_NORM];
+    row[MN_REPORT_OUTCOME] = in[1][MN_OPT_OUTCOME];
+    row[MN_REPORT_NONFINITE] = in[1][OPT_STEP_NONFINITE];
+}

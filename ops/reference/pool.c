@@ -1,0 +1,70 @@
+/* Reference kernels of pooling. Images are [N,H,W,C]. */
+#include "ops/reference/reference.h"
+
+#include <math.h>
+
+/* Element of x in window [n,p,q] of channel c that is its maximum: the first NaN, else the first
+ * largest. -1: the window lies outside of the image. Padding never wins. */
+static int64_t window_maximum(const mn_call *call, const mn_view *view, const double *x,
+                              const int64_t y[4])
+{
+    const mn_pool2d_attributes *a = (const void *)call->attributes.bytes;
+    const int64_t H = view->shape[1], W = view->shape[2], C = view->shape[3];
+    int64_t best = -1;
+    for (int64_t r = 0; r < a->kernel[0]; r++)
+        for (int64_t s = 0; s < a->kernel[1]; s++) {
+            const int64_t h = y[1] * a->stride[0] - a->padding[0] + r;
+            const int64_t w = y[2] * a->stride[1] - a->padding[1] + s;
+            if (h < 0 || h >= H || w < 0 || w >= W)
+                continue;
+            const int64_t i = ((y[0] * H + h) * W + w) * C + y[3];
+            if (best < 0 || (!isnan(x[best]) && (isnan(x[i]) || x[i] > x[best])))
+                best = i;
+        }
+    return best;
+}
+
+/* y[n,p,q,c] = max over the window of x[n,h,w,c] */
+void mn_ref_max_pool2d(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_view *y = &call->out[0];
+    int64_t index[MN_MAX_DIMS];
+    for (int64_t i = 0; i < y->numel; i++) {
+        mn_ref_unravel(i, y->ndim, y->shape, index);
+        const int64_t best = window_maximum(call, &call->in[0], in[0], index);
+        out[0][i] = best < 0 ? (double)-INFINITY : in[0][best];
+    }
+}
+
+/* dx = sum of g over the windows whose maximum x is   (inputs g, x) */
+void mn_ref_max_pool2d_backward(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_view *g = &call->in[0];
+    int64_t index[MN_MAX_DIMS];
+    for (int64_t i = 0; i < g->numel; i++) {
+        mn_ref_unravel(i, g->ndim, g->shape, index);
+        const int64_t best = window_maximum(call, &call->in[1], in[1], index);
+        if (best >= 0)
+            out[0][best] += in[0][i];
+    }
+}
+
+/* y[n,c] = 1/(H W) sum_{h,w} x[n,h,w,c] */
+void mn_ref_global_avg_pool2d(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_view *x = &call->in[0];
+    const int64_t pixels = x->shape[1] * x->shape[2], C = x->shape[3];
+    for (int64_t i = 0; i < x->numel; i++)
+        out[0][i / (pixels * C) * C + i % C] += in[0][i];
+    for (int64_t i = 0; i < call->out[0].numel; i++)
+        out[0][i] /= (double)pixels;
+}
+
+/* dx[n,h,w,c] = g[n,c] / (H W) */
+void mn_ref_global_avg_pool2d_backward(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_view *dx = &call->out[0];
+    const int64_t pixels = dx->shape[1] * dx->shape[2], C = dx->shape[3];
+    for (int64_t i = 0; i < dx->numel; i++)
+        out[0][i] = in[0][i / (pixels * C) * C + i % C] / (double)pixels;
+}
