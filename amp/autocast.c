@@ -1,0 +1,183 @@
+/* Autocast: regions and the cast hook. */
+#include "amp/internal.h"
+
+#include <string.h>
+
+/* ---- state ----------------------------------------------------------------------------------- */
+
+static void state_destroy(mn_context *context, void *state)
+{
+    mn_autocast *autocast = state;
+    mn_sections_free(context, &autocast->regions);
+    mn_host_free(context, autocast, sizeof *autocast);
+}
+
+static void state_scope_end(mn_context *context, void *state, int depth)
+{
+    mn_autocast *autocast = state;
+    (void)context;
+    mn_sections_scope_end(&autocast->regions, depth);
+}
+
+mn_autocast *mn_autocast_state(mn_context *context)
+{
+    mn_slot *slot = &context->slots[MN_SLOT_AMP];
+    if (slot->state || context->closed)
+        return slot->state;
+    mn_autocast *autocast = mn_host_calloc(context, 1, sizeof *autocast);
+    if (!autocast)
+        return NULL;
+    *slot = (mn_slot){autocast, state_destroy, state_scope_end};
+    context->cast_hook = mn_autocast_inputs;
+    return autocast;
+}
+
+/* ---- regions --------------------------------------------------------------------------------- */
+
+mn_status mn_autocast_begin(mn_context *context, mn_dtype dtype)
+{
+    mn_autocast *autocast = context ? mn_autocast_state(context) : NULL;
+    if (!autocast)
+        return mn_error_status(context);
+    if (dtype != MN_F16 && dtype != MN_BF16 && dtype != MN_F32)
+        mn_fail(context, MN_ERR_DTYPE, "autocast_begin: %s, must be f16, bf16, or f32 for none",
+                mn_dtype_name(dtype));
+    return mn_sections_push(context, &autocast->regions, dtype);
+}
+
+mn_status mn_autocast_end(mn_context *context)
+{
+    mn_autocast *autocast = context ? mn_autocast_state(context) : NULL;
+    if (!autocast)
+        return mn_error_status(context);
+    if (!mn_sections_pop(context, &autocast->regions))
+        mn_fail(context, MN_ERR_STATE, "autocast_end without autocast_begin");
+    return context->error.status;
+}
+
+mn_dtype mn_autocast_dtype(const mn_context *context)
+{
+    const mn_autocast *autocast = context ? context->slots[MN_SLOT_AMP].state : NULL;
+    const mn_section *top = autocast ? mn_sections_top(&autocast->regions) : NULL;
+    return top ? top->dtype : MN_F32;
+}
+
+/* ---- casts ----------------------------------------------------------------------------------- */
+
+static mn_cast_attributes cast_attributes(mn_dtype dtype)
+{
+    mn_cast_attributes attributes;
+    memset(&attributes, 0, sizeof attributes);
+    attributes.dtype = dtype;
+    return attributes;
+}
+
+static bool is_low(mn_dtype dtype)
+{
+    return dtype == MN_F16 || dtype == MN_BF16;
+}
+
+static bool is_parameter(const mn_tensor *x)
+{
+    return !x->node && x->leaf && (x->requires_grad || x->leaf->name[0] != '\0');
+}
+
+/* The parameter in a 16-bit dtype, on its shadow's storage. A shadow made from an older version is
+ * replaced, not rewritten: the tape may still hold it. */
+static mn_tensor *from_shadow(mn_tensor *x, mn_dtype dtype)
+{
+    mn_cast_attributes attributes = cast_attributes(dtype);
+    mn_shadow *shadow = &x->leaf->shadow[dtype == MN_BF16];
+    if (shadow->storage && shadow->version == x->storage->version)
+        return mn_tensor_view(shadow->storage, 0, dtype, x->ndim, x->shape);
+    mn_tensor *made = mn_dispatch1(x->context, MN_OP_cast, &x, 1, &attributes, sizeof attributes);
+    if (!made)
+        return NULL;
+    made->storage->references++;
+    mn_storage_release(shadow->storage);
+    *shadow = (mn_shadow){made->storage, x->storage->version};
+    return made;
+}
+
+/* One recorded cast per use, so that gradients of several uses meet in the source's dtype. */
+static mn_tensor *cast(mn_tensor *x, mn_dtype dtype)
+{
+    mn_cast_attributes attributes = cast_attributes(dtype);
+    mn_tensor *y = is_low(dtype) && is_parameter(x) ? from_shadow(x, dtype)
+                                                    : mn_dispatch1(x->context, MN_OP_cast, &x, 1,
+                                                                   &attributes, sizeof attributes);
+    if (!y || mn_record(x->context, &mn_ops[MN_OP_cast], &x, 1, &attributes, sizeof attributes,
+                        &y) != MN_OK)
+        return NULL;
+    return y;
+}
+
+static bool is_eligible(const mn_tensor *x)
+{
+    return x && mn_dtype_is_float(x->dtype) && x->dtype != MN_F64;
+}
+
+/* The widest of the eligible inputs; f16 with bf16 gives f32. */
+static mn_dtype widest(mn_tensor *const *inputs, int count)
+{
+    mn_dtype dtype = MN_F32;
+    bool any = false;
+    for (int i = 0; i < count; i++) {
+        if (!is_eligible(inputs[i]))
+            continue;
+        dtype = any && inputs[i]->dtype != dtype ? MN_F32 : inputs[i]->dtype;
+        any = true;
+    }
+    return dtype;
+}
+
+static mn_cast_rule rule_of(const mn_context *context, const mn_op *op)
+{
+    const mn_autocast *autocast = context->slots[MN_SLOT_AMP].state;
+    for (int i = 0; i < MN_OP_COUNT; i++) {
+        if (op == &mn_ops[i] && autocast->overridden[i])
+            return autocast->rules[i];
+    }
+    return op->rule[context->device->type];
+}
+
+/* Inputs written in place are left alone: a cast of them would be written instead. */
+static mn_status cast_all(mn_context *context, const mn_op *op, mn_tensor **inputs, int count,
+                          mn_dtype dtype)
+{
+    for (int i = 0; i < count; i++) {
+        bool mutated = op->mutates >> i & 1u;
+        if (mutated || !is_eligible(inputs[i]) || inputs[i]->dtype == dtype)
+            continue;
+        MN_TRY(mn_tensor_check(context, inputs[i], op->name));
+        inputs[i] = cast(inputs[i], dtype);
+        if (!inputs[i])
+            return context->error.status;
+    }
+    return MN_OK;
+}
+
+mn_status mn_autocast_inputs(mn_context *context, const mn_op *op, mn_tensor **inputs, int count,
+                             bool *f32_output)
+{
+    const mn_dtype dtype = mn_autocast_dtype(context);
+    if (dtype == MN_F32)
+        return MN_OK;
+    switch (rule_of(context, op)) {
+    case MN_CAST_LOWER:
+        return cast_all(context, op, inputs, count, dtype);
+    case MN_CAST_FP32:
+        return cast_all(context, op, inputs, count, MN_F32);
+    case MN_CAST_PROMOTE:
+        return cast_all(context, op, inputs, count, widest(inputs, count));
+    case MN_CAST_FP32_OUT:
+        *f32_output = count > 0 && inputs[0] && is_low(inputs[0]->dtype);
+        return MN_OK;
+    case MN_CAST_REFUSE:
+        return mn_fail(context, MN_ERR_UNSUPPORTED, "%s is unsafe inside an autocast region%s%s",
+                       op->name, op->refuse_hint ? ": use " : "",
+                       op->refuse_hint ? op->refuse_hint : "");
+    default:
+        return MN_OK;
+    }
+}

@@ -1,0 +1,326 @@
+/* Dynamic loss scaling. All that a step changes lies in records on the device; the host only keeps
+ * the order of calls, in the optimizers' stages. */
+#include "amp/internal.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+mn_grad_scaler_options mn_grad_scaler_options_default(void)
+{
+    return (mn_grad_scaler_options){
+        .size = sizeof(mn_grad_scaler_options),
+        .enabled = true,
+        .init_scale = 65536,
+        .growth_factor = 2,
+        .backoff_factor = 0.5,
+        .growth_interval = 2000,
+        .min_scale = 0,
+        .max_scale = (double)FLT_MAX,
+    };
+}
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+static mn_status check_scale(mn_context *context, const mn_grad_scaler_options *options,
+                             double scale)
+{
+    if (!(scale > 0 && scale <= (double)FLT_MAX) || !((double)(float)scale > 0))
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "grad scaler: scale is %g, must be positive and finite in f32", scale);
+    if (scale < options->min_scale || scale > options->max_scale)
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "grad scaler: scale is %g, must be in [min_scale, max_scale] = [%g, %g]",
+                       scale, options->min_scale, options->max_scale);
+    return MN_OK;
+}
+
+static mn_status check_interval(mn_context *context, int64_t interval)
+{
+    if (interval < 1)
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "grad scaler: growth_interval is %lld, must be at least 1",
+                       (long long)interval);
+    return MN_OK;
+}
+
+mn_status mn_grad_scaler_check_options(mn_context *context, const mn_grad_scaler_options *options)
+{
+    if (!(options->growth_factor > 1) || !isfinite(options->growth_factor))
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "grad scaler: growth_factor is %g, must be finite and greater than 1",
+                       options->growth_factor);
+    if (!(options->backoff_factor > 0 && options->backoff_factor < 1))
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "grad scaler: backoff_factor is %g, must be in (0, 1)",
+                       options->backoff_factor);
+    MN_TRY(check_interval(context, options->growth_interval));
+    if (!(options->min_scale >= 0 && options->min_scale <= options->max_scale) ||
+        !(options->max_scale <= (double)FLT_MAX))
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "grad scaler: min_scale %g and max_scale %g, must be 0 <= min_scale <= "
+                       "max_scale <= %g",
+                       options->min_scale, options->max_scale, (double)FLT_MAX);
+    return MN_OK;
+}
+
+mn_status mn_grad_scaler_check(const mn_grad_scaler *scaler)
+{
+    return scaler ? scaler->context->error.status : MN_ERR_ARGUMENT;
+}
+
+mn_status mn_grad_scaler_idle(const mn_grad_scaler *scaler, const char *caller)
+{
+    if (scaler->checks == 0)
+        return MN_OK;
+    return mn_fail(scaler->context, MN_ERR_STATE,
+                   "%s: only between steps: call mn_grad_scaler_update first", caller);
+}
+
+static mn_status check_pair(const mn_grad_scaler *scaler, const mn_optimizer *optimizer)
+{
+    MN_TRY(mn_grad_scaler_check(scaler));
+    if (!optimizer)
+        return mn_fail(scaler->context, MN_ERR_ARGUMENT, "grad scaler: the optimizer is NULL");
+    if (optimizer->context != scaler->context)
+        return mn_fail(scaler->context, MN_ERR_ARGUMENT,
+                       "grad scaler: the optimizer belongs to another context");
+    if (optimizer->stage_owner && optimizer->stage_owner != scaler)
+        return mn_fail(
+            scaler->context, MN_ERR_STATE,
+            "grad scaler: the optimizer is between unscale and update of another scaler");
+    return MN_OK;
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static mn_status make_record(mn_grad_scaler *scaler)
+{
+    static const int64_t shape[1] = {MN_RECORD_SIZE};
+    double record[MN_RECORD_SIZE] = {0};
+    scaler->record = mn_tensor_new_unscoped(scaler->context, MN_F64, 1, shape);
+    if (!scaler->record)
+        return scaler->context->error.status;
+    record[MN_SCALER_SCALE] =
+        scaler->options.enabled ? (double)(float)scaler->options.init_scale : 1;
+    record[MN_SCALER_SCALE_USED] = record[MN_SCALER_SCALE];
+    return mn_tensor_write(scaler->record, record, sizeof record);
+}
+
+mn_grad_scaler *mn_grad_scaler_create(mn_context *context, const mn_grad_scaler_options *options)
+{
+    mn_grad_scaler_options known = mn_grad_scaler_options_default();
+    if (!context || !mn_ok(context) ||
+        mn_options_copy(&context->error, "mn_grad_scaler", &known, sizeof known, options) !=
+            MN_OK ||
+        mn_grad_scaler_check_options(context, &known) != MN_OK ||
+        check_scale(context, &known, known.init_scale) != MN_OK)
+        return NULL;
+    mn_grad_scaler *scaler = mn_host_calloc(context, 1, sizeof *scaler);
+    if (!scaler)
+        return NULL;
+    scaler->context = context;
+    scaler->options = known;
+    if (make_record(scaler) != MN_OK) {
+        mn_grad_scaler_free(scaler);
+        return NULL;
+    }
+    return scaler;
+}
+
+void mn_grad_scaler_free(mn_grad_scaler *scaler)
+{
+    if (!scaler)
+        return;
+    while (scaler->touched)
+        mn_optimizer_ready(scaler->touched);
+    mn_release(scaler->record);
+    mn_host_free(scaler->context, scaler, sizeof *scaler);
+}
+
+mn_tensor *mn_grad_scaler_record(mn_grad_scaler *scaler)
+{
+    return scaler ? scaler->record : NULL;
+}
+
+bool mn_grad_scaler_is_enabled(const mn_grad_scaler *scaler)
+{
+    return scaler && scaler->options.enabled;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* The record changes with every use, so the graph keeps a copy of it. */
+mn_tensor *mn_grad_scaler_scale(mn_grad_scaler *scaler, mn_tensor *loss, double weight)
+{
+    mn_weight_attributes attributes;
+    if (mn_grad_scaler_check(scaler) != MN_OK)
+        return NULL;
+    mn_context *context = scaler->context;
+    if (mn_tensor_check(context, loss, "grad scaler: the loss") != MN_OK)
+        return NULL;
+    if (!isfinite(weight)) {
+        mn_fail(context, MN_ERR_ARGUMENT, "grad scaler: the weight of the loss is not finite");
+        return NULL;
+    }
+    memset(&attributes, 0, sizeof attributes);
+    attributes.weight = weight;
+    mn_tensor *inputs[2] = {loss, scaler->record};
+    mn_tensor *scaled =
+        mn_dispatch1(context, MN_OP_scaler_scale, inputs, 2, &attributes, sizeof attributes);
+    if (!scaled || !loss->requires_grad || !mn_is_recording(context))
+        return scaled;
+    inputs[1] = mn_dispatch1(context, MN_OP_copy, &scaler->record, 1, NULL, 0);
+    if (!inputs[1] || mn_record(context, &mn_ops[MN_OP_scaler_scale], inputs, 2, &attributes,
+                                sizeof attributes, &scaled) != MN_OK)
+        return NULL;
+    return scaled;
+}
+
+mn_status mn_grad_scaler_backward(mn_grad_scaler *scaler, mn_tensor *loss, double weight)
+{
+    MN_TRY(mn_grad_scaler_check(scaler));
+    mn_context *context = scaler->context;
+    mn_scope scope = mn_scope_begin(context);
+    mn_tensor *scaled = mn_grad_scaler_scale(scaler, loss, weight);
+    mn_tensor *seed =
+        scaled ? mn_full(context, scaled->dtype, scaled->ndim, scaled->shape, 1) : NULL;
+    mn_status status = mn_error_status(context);
+    if (seed)
+        status = mn_backward_from(scaled, seed,
+                                  scaler->options.enabled ? MN_GRAD_SCALED : MN_GRAD_PLAIN);
+    mn_scope_end(context, scope);
+    return status;
+}
+
+/* ---- unscale, step, update ------------------------------------------------------------------- */
+
+static mn_status check_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
+{
+    int count;
+    if (optimizer->stage == MN_STAGE_UNSCALED)
+        return mn_fail(scaler->context, MN_ERR_STATE,
+                       "unscale was already called on this optimizer since the last update: call "
+                       "update() once per step, even when you skip the step");
+    if (optimizer->stage == MN_STAGE_STEPPED)
+        return mn_fail(scaler->context, MN_ERR_STATE,
+                       "unscale after step: call update() once per step before the next one");
+    for (int i = 0; i < optimizer->count; i++) {
+        if (optimizer->parameters[i]->dtype == MN_F16)
+            return mn_fail(scaler->context, MN_ERR_DTYPE,
+                           "parameter %d (%s) is f16: the grad scaler needs f32 parameters; keep "
+                           "them in f32 and let autocast lower them",
+                           i, mn_tensor_name(optimizer->parameters[i]));
+    }
+    MN_TRY(mn_optimizer_gradients(optimizer, MN_GRAD_SCALED, &count));
+    return count > 0 ? MN_OK : mn_optimizer_no_gradient(optimizer);
+}
+
+static mn_status unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
+{
+    MN_TRY(check_unscale(scaler, optimizer));
+    mn_optimizer_enter(optimizer, MN_STAGE_UNSCALED, scaler, &scaler->touched);
+    scaler->checks++;
+    for (int i = 0; i < optimizer->count; i++) {
+        mn_tensor *p = optimizer->parameters[i];
+        mn_tensor *inputs[3] = {mn_grad(p), scaler->record, optimizer->record};
+        if (!inputs[0])
+            continue;
+        MN_TRY(mn_dispatch(scaler->context, &mn_ops[MN_OP_grad_unscale], inputs, 3, NULL, 0, false,
+                           NULL));
+        p->leaf->state = MN_GRAD_UNSCALED;
+    }
+    return MN_OK;
+}
+
+mn_status mn_grad_scaler_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
+{
+    MN_TRY(check_pair(scaler, optimizer));
+    return scaler->options.enabled ? unscale(scaler, optimizer) : MN_OK;
+}
+
+static mn_status step(mn_grad_scaler *scaler, mn_optimizer *optimizer)
+{
+    int count;
+    if (optimizer->stage == MN_STAGE_STEPPED)
+        return mn_fail(scaler->context, MN_ERR_STATE,
+                       "step was already called on this optimizer since the last update: call "
+                       "update() once per step");
+    if (optimizer->stage == MN_STAGE_READY)
+        MN_TRY(unscale(scaler, optimizer));
+    MN_TRY(mn_optimizer_gradients(optimizer, MN_GRAD_UNSCALED, &count));
+    if (count == 0)
+        return mn_optimizer_no_gradient(optimizer);
+    MN_TRY(mn_optimizer_apply(optimizer));
+    mn_optimizer_enter(optimizer, MN_STAGE_STEPPED, scaler, &scaler->touched);
+    return MN_OK;
+}
+
+mn_status mn_grad_scaler_step(mn_grad_scaler *scaler, mn_optimizer *optimizer,
+                              mn_step_outcome *outcome)
+{
+    double record[MN_RECORD_SIZE];
+    MN_TRY(check_pair(scaler, optimizer));
+    MN_TRY(scaler->options.enabled ? step(scaler, optimizer) : mn_optimizer_step(optimizer));
+    if (!outcome)
+        return MN_OK;
+    MN_TRY(mn_optimizer_read_record(optimizer, record));
+    *outcome = record[MN_OPT_OUTCOME] == MN_STEP_APPLIED ? MN_STEP_APPLIED : MN_STEP_SKIPPED;
+    return MN_OK;
+}
+
+mn_status mn_grad_scaler_update(mn_grad_scaler *scaler)
+{
+    mn_scaler_attributes attributes;
+    MN_TRY(mn_grad_scaler_check(scaler));
+    if (!scaler->options.enabled)
+        return MN_OK;
+    if (scaler->checks == 0)
+        return mn_fail(scaler->context, MN_ERR_STATE,
+                       "update: no gradients were checked since the last one: call "
+                       "mn_grad_scaler_step (or unscale) first");
+    memset(&attributes, 0, sizeof attributes);
+    attributes.growth_factor = scaler->options.growth_factor;
+    attributes.backoff_factor = scaler->options.backoff_factor;
+    attributes.min_scale = scaler->options.min_scale;
+    attributes.max_scale = scaler->options.max_scale;
+    attributes.growth_interval = scaler->options.growth_interval;
+    for (mn_optimizer *o = scaler->touched; o; o = o->stage_next) {
+        if (o->stage == MN_STAGE_UNSCALED)
+            MN_TRY(mn_optimizer_forget_step(o));
+    }
+    MN_TRY(mn_dispatch(scaler->context, &mn_ops[MN_OP_scaler_update], &scaler->record, 1,
+                       &attributes, sizeof attributes, false, NULL));
+    while (scaler->touched)
+        mn_optimizer_ready(scaler->touched);
+    scaler->checks = 0;
+    return MN_OK;
+}
+
+/* ---- setters --------------------------------------------------------------------------------- */
+
+mn_status mn_grad_scaler_set_scale(mn_grad_scaler *scaler, double scale)
+{
+    MN_TRY(mn_grad_scaler_check(scaler));
+    mn_context *context = scaler->context;
+    MN_TRY(mn_grad_scaler_idle(scaler, "grad_scaler_set_scale"));
+    MN_TRY(check_scale(context, &scaler->options, scale));
+    if (!scaler->options.enabled)
+        return MN_OK;
+    mn_scope scope = mn_scope_begin(context);
+    mn_tensor *slot =
+        mn_tensor_view(scaler->record->storage,
+                       scaler->record->offset + MN_SCALER_SCALE * sizeof(double), MN_F64, 0, NULL);
+    mn_status status = slot ? mn_tensor_fill(slot, (double)(float)scale) : mn_error_status(context);
+    mn_scope_end(context, scope);
+    return status;
+}
+
+mn_status mn_grad_scaler_set_growth_interval(mn_grad_scaler *scaler, int64_t interval)
+{
+    MN_TRY(mn_grad_scaler_check(scaler));
+    MN_TRY(mn_grad_scaler_idle(scaler, "grad_scaler_set_growth_interval"));
+    MN_TRY(check_interval(scaler->context, interval));
+    scaler->options.growth_interval = interval;
+    return MN_OK;
+}

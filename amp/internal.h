@@ -1,0 +1,36 @@
+/* State that amp keeps in a context, and the parts of a grad scaler. Private to this folder. */
+#ifndef MN_AMP_INTERNAL_H
+#define MN_AMP_INTERNAL_H
+
+#include "amp/amp.h"
+#include "autograd/section.h"
+
+typedef struct mn_autocast {
+    mn_sections regions;
+    bool overridden[MN_OP_COUNT];
+    mn_cast_rule rules[MN_OP_COUNT]; /* where overridden */
+} mn_autocast;
+
+/* The context's state, made when it is not there; NULL records an error. */
+mn_autocast *mn_autocast_state(mn_context *context);
+/* Casts an op's inputs by its rule: the context's cast hook. */
+mn_status mn_autocast_inputs(mn_context *context, const mn_op *op, mn_tensor **inputs, int count,
+                             bool *f32_output);
+
+struct mn_grad_scaler {
+    mn_context *context;
+    mn_grad_scaler_options options;
+    mn_tensor *record;     /* f64 [MN_RECORD_SIZE] */
+    mn_optimizer *touched; /* optimizers that left READY since the last update */
+    int checks;            /* optimizers unscaled since the last update */
+};
+
+/* MN_OK if the pointer is there and nothing is pending. */
+mn_status mn_grad_scaler_check(const mn_grad_scaler *scaler);
+/* MN_OK between steps; else the error, which names the caller. */
+mn_status mn_grad_scaler_idle(const mn_grad_scaler *scaler, const char *caller);
+/* All options but init_scale. */
+mn_status mn_grad_scaler_check_options(mn_context *context, const mn_grad_scaler_options *options);
+mn_status mn_grad_scaler_read_record(const mn_grad_scaler *scaler, double record[MN_RECORD_SIZE]);
+
+#endif

@@ -1,0 +1,17 @@
+/* autograd: recording, backward, gradient state of leaves. Internal interface. */
+#ifndef MN_AUTOGRAD_AUTOGRAD_H
+#define MN_AUTOGRAD_AUTOGRAD_H
+
+#include "ops/ops.h"
+
+/* Records op with outputs that exist already (such as a cast served by a parameter's shadow), as
+ * mn_apply would have; nothing happens under no-grad or when no input requires a gradient. */
+mn_status mn_record(mn_context *context, const mn_op *op, mn_tensor *const *inputs, int input_count,
+                    const void *attributes, size_t attribute_bytes, mn_tensor *const *outputs);
+/* Backward from root with gradient `seed` (root's shape) whose leaves become `state` (PLAIN or
+ * SCALED). Refuses to mix states; a scaled backward also refuses gradients that a finished step has
+ * consumed. */
+mn_status mn_backward_from(mn_tensor *root, mn_tensor *seed, mn_grad_state state);
+bool mn_is_recording(const mn_context *context);
+
+#endif

@@ -1,0 +1,220 @@
+/* Gradient check: backward against central differences in double precision. */
+#include "autograd/node.h"
+
+#include "core/philox.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct check {
+    mn_context *context;
+    mn_function function;
+    void *user;
+    mn_tensor **inputs;
+    int count;
+    mn_gradcheck_options options;
+    int64_t outputs; /* elements of the function's result */
+    double *weights; /* c, [outputs] */
+    double *high;    /* results at x + h and x - h, [outputs] each */
+    double *low;
+} check;
+
+mn_gradcheck_options mn_gradcheck_options_default(void)
+{
+    return (mn_gradcheck_options){
+        .size = sizeof(mn_gradcheck_options), .step = 1e-6, .tolerance = 1e-5};
+}
+
+static double *doubles(mn_context *context, int64_t count)
+{
+    size_t bytes;
+    if (!mn_size_mul((size_t)count, sizeof(double), &bytes)) {
+        mn_fail(context, MN_ERR_MEMORY, "no memory for %lld numbers", (long long)count);
+        return NULL;
+    }
+    return mn_host_alloc(context, bytes > 0 ? bytes : 1);
+}
+
+static void doubles_free(mn_context *context, double *numbers, int64_t count)
+{
+    mn_host_free(context, numbers, count > 0 ? (size_t)count * sizeof(double) : 1);
+}
+
+/* The function's result, checked. */
+static mn_tensor *call_function(const check *c)
+{
+    mn_tensor *y = c->function(c->context, c->inputs, c->count, c->user);
+    if (mn_tensor_check(c->context, y, "gradient check: the function's result") != MN_OK)
+        return NULL;
+    if (y->dtype != MN_F64) {
+        mn_fail(c->context, MN_ERR_DTYPE, "gradient check: the function's result is %s, not f64",
+                mn_dtype_name(y->dtype));
+        return NULL;
+    }
+    return y;
+}
+
+/* Signs and sizes that neither cancel nor vanish. */
+static bool make_weights(check *c, int64_t count)
+{
+    mn_stream stream = mn_stream_open(1, MN_STREAM_TEST, "gradcheck", 0);
+    c->outputs = count;
+    c->weights = doubles(c->context, count);
+    c->high = doubles(c->context, count);
+    c->low = doubles(c->context, count);
+    if (!c->weights || !c->high || !c->low)
+        return false;
+    for (int64_t i = 0; i < count; i++) {
+        double size = 0.5 + (double)mn_stream_uniform(&stream);
+        c->weights[i] = mn_stream_u32(&stream) & 1u ? size : -size;
+    }
+    return true;
+}
+
+/* Leaves d(sum(c * y))/d(input) in the inputs' gradients. */
+static mn_status analytic(check *c)
+{
+    mn_tensor *y = call_function(c);
+    if (!y || !make_weights(c, y->numel))
+        return c->context->error.status;
+    mn_tensor *weights = mn_tensor_from(c->context, MN_F64, y->ndim, y->shape, c->weights);
+    mn_tensor *loss = mn_sum(mn_mul(y, weights), 0, NULL, false);
+    return loss ? mn_backward(loss, 1) : c->context->error.status;
+}
+
+static mn_status evaluate(const check *c, double *result)
+{
+    mn_scope scope = mn_scope_begin(c->context);
+    mn_no_grad_begin(c->context); /* ends with the scope */
+    mn_tensor *y = call_function(c);
+    if (y && y->numel != c->outputs)
+        mn_fail(c->context, MN_ERR_SHAPE, "gradient check: the result's size changes");
+    else if (y)
+        mn_tensor_read_f64(y, result, c->outputs);
+    mn_scope_end(c->context, scope);
+    return c->context->error.status;
+}
+
+/* Puts the input back, also while an error is pending. */
+static void restore(mn_tensor *x, const double *values)
+{
+    mn_device *device = x->context->device;
+    size_t bytes = mn_tensor_bytes(x);
+    mn_status status = device->upload(device, mn_tensor_address(x), values, bytes);
+    if (status != MN_OK)
+        mn_fail(x->context, status, "gradient check: cannot restore an input");
+    x->storage->version++;
+}
+
+static mn_status difference(const check *c, mn_tensor *x, double *values, int64_t index,
+                            double *result)
+{
+    const double original = values[index];
+    const double up = original + c->options.step, down = original - c->options.step;
+    values[index] = up;
+    mn_status status = mn_tensor_write_f64(x, values, x->numel);
+    if (status == MN_OK)
+        status = evaluate(c, c->high);
+    values[index] = down;
+    if (status == MN_OK)
+        status = mn_tensor_write_f64(x, values, x->numel);
+    if (status == MN_OK)
+        status = evaluate(c, c->low);
+    values[index] = original;
+    restore(x, values);
+    double sum = 0;
+    for (int64_t i = 0; i < c->outputs; i++)
+        sum += c->weights[i] * (c->high[i] - c->low[i]);
+    *result = sum / (up - down);
+    return status;
+}
+
+static mn_status compare(const check *c, int input, const double *gradient, double *values)
+{
+    mn_tensor *x = c->inputs[input];
+    for (int64_t i = 0; i < x->numel; i++) {
+        double slope;
+        MN_TRY(difference(c, x, values, i, &slope));
+        if (fabs(gradient[i] - slope) <= c->options.tolerance * fmax(1, fabs(slope)))
+            continue;
+        const char *name = mn_tensor_name(x);
+        return mn_fail(c->context, MN_ERR_MISMATCH,
+                       "gradient check: input %d%s%s, element %lld: gradient %.10g, central "
+                       "difference %.10g",
+                       input, name[0] ? " " : "", name, (long long)i, gradient[i], slope);
+    }
+    return MN_OK;
+}
+
+static mn_status check_input(const check *c, int input)
+{
+    mn_tensor *x = c->inputs[input];
+    if (!x->requires_grad || x->numel == 0)
+        return MN_OK;
+    double *gradient = doubles(c->context, x->numel);
+    double *values = doubles(c->context, x->numel);
+    if (gradient && values) {
+        if (mn_grad(x))
+            mn_tensor_read_f64(mn_grad(x), gradient, x->numel);
+        else
+            memset(gradient, 0, mn_tensor_bytes(x));
+        if (mn_tensor_read_f64(x, values, x->numel) == MN_OK)
+            compare(c, input, gradient, values);
+    }
+    doubles_free(c->context, gradient, x->numel);
+    doubles_free(c->context, values, x->numel);
+    return c->context->error.status;
+}
+
+static mn_status check_arguments(const check *c)
+{
+    mn_context *context = c->context;
+    if (!c->function || c->count < 0 || (c->count > 0 && !c->inputs))
+        return mn_fail(context, MN_ERR_ARGUMENT, "gradient check: function or inputs are NULL");
+    if (!(c->options.step > 0) || !(c->options.tolerance > 0))
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "gradient check: step and tolerance must be positive");
+    if (!mn_is_recording(context))
+        return mn_fail(context, MN_ERR_STATE, "gradient check: nothing is recorded here");
+    for (int i = 0; i < c->count; i++) {
+        MN_TRY(mn_tensor_check(context, c->inputs[i], "gradient check: an input"));
+        if (mn_dtype_is_float(c->inputs[i]->dtype) && c->inputs[i]->dtype != MN_F64)
+            return mn_fail(context, MN_ERR_DTYPE, "gradient check: input %d is %s, not f64", i,
+                           mn_dtype_name(c->inputs[i]->dtype));
+        if (c->inputs[i]->node)
+            return mn_fail(context, MN_ERR_ARGUMENT, "gradient check: input %d is not a leaf", i);
+    }
+    return MN_OK;
+}
+
+static void zero_gradients(const check *c)
+{
+    for (int i = 0; i < c->count; i++) {
+        if (c->inputs[i]->leaf)
+            c->inputs[i]->leaf->state = MN_GRAD_NONE;
+    }
+}
+
+mn_status mn_gradcheck(mn_context *context, mn_function function, void *user, mn_tensor **inputs,
+                       int count, const mn_gradcheck_options *options)
+{
+    if (!context)
+        return MN_ERR_ARGUMENT;
+    if (!mn_ok(context))
+        return context->error.status;
+    check c = {context, function, user, inputs, count, mn_gradcheck_options_default(),
+               0,       NULL,     NULL, NULL};
+    MN_TRY(mn_options_copy(&context->error, "mn_gradcheck", &c.options, sizeof c.options, options));
+    MN_TRY(check_arguments(&c));
+    mn_scope scope = mn_scope_begin(context);
+    zero_gradients(&c);
+    mn_status status = analytic(&c);
+    for (int i = 0; i < count && status == MN_OK; i++)
+        status = check_input(&c, i);
+    zero_gradients(&c);
+    doubles_free(context, c.weights, c.outputs);
+    doubles_free(context, c.high, c.outputs);
+    doubles_free(context, c.low, c.outputs);
+    mn_scope_end(context, scope);
+    return status;
+}

@@ -1,0 +1,131 @@
+/* Leaves: which want gradients, what their gradients hold; detaching and no-grad sections. */
+#include "autograd/node.h"
+
+bool mn_requires_grad(const mn_tensor *tensor)
+{
+    return tensor && tensor->requires_grad;
+}
+
+mn_status mn_set_requires_grad(mn_tensor *tensor, bool value)
+{
+    if (!tensor)
+        return MN_ERR_ARGUMENT;
+    mn_context *context = tensor->context;
+    if (!mn_ok(context))
+        return context->error.status;
+    if (tensor->node)
+        return mn_fail(context, MN_ERR_STATE,
+                       "requires_grad is of leaves only; mn_detach gives one from a result");
+    if (value && !mn_dtype_is_float(tensor->dtype))
+        return mn_fail(context, MN_ERR_DTYPE, "a tensor of %s cannot require a gradient",
+                       mn_dtype_name(tensor->dtype));
+    if (value && !mn_tensor_leaf(tensor))
+        return context->error.status;
+    tensor->requires_grad = value;
+    return MN_OK;
+}
+
+mn_tensor *mn_grad(const mn_tensor *tensor)
+{
+    return mn_grad_state_get(tensor) != MN_GRAD_NONE ? tensor->leaf->grad : NULL;
+}
+
+mn_grad_state mn_grad_state_get(const mn_tensor *tensor)
+{
+    return tensor && tensor->leaf ? tensor->leaf->state : MN_GRAD_NONE;
+}
+
+mn_status mn_zero_grad(mn_tensor *tensor)
+{
+    if (!tensor)
+        return MN_ERR_ARGUMENT;
+    if (!mn_ok(tensor->context))
+        return tensor->context->error.status;
+    if (tensor->leaf) {
+        tensor->leaf->state = MN_GRAD_NONE;
+        tensor->leaf->consumed = false;
+    }
+    return MN_OK;
+}
+
+mn_tensor *mn_detach(mn_tensor *x)
+{
+    if (!x || !mn_ok(x->context))
+        return NULL;
+    mn_tensor *view = mn_tensor_view(x->storage, x->offset, x->dtype, x->ndim, x->shape);
+    if (view)
+        view->layout = x->layout;
+    return view;
+}
+
+void mn_no_grad_begin(mn_context *context)
+{
+    mn_autograd *autograd = context ? mn_autograd_state(context) : NULL;
+    if (!autograd)
+        return;
+    mn_sections_push(context, &autograd->no_grad, MN_F32);
+    context->no_grad_depth = mn_sections_live(&autograd->no_grad);
+}
+
+void mn_no_grad_end(mn_context *context)
+{
+    mn_autograd *autograd = context ? mn_autograd_state(context) : NULL;
+    if (!autograd)
+        return;
+    if (!mn_sections_pop(context, &autograd->no_grad))
+        mn_fail(context, MN_ERR_STATE, "mn_no_grad_end without mn_no_grad_begin");
+    context->no_grad_depth = mn_sections_live(&autograd->no_grad);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+/* Why a gradient of `state` cannot be added to what the leaf has; NULL if it can. */
+static const char *objection(const mn_leaf *leaf, mn_grad_state state)
+{
+    if (leaf->state == MN_GRAD_NONE)
+        return NULL;
+    if (state == MN_GRAD_SCALED && leaf->consumed)
+        return "scaled backward into gradients left over from a finished step: call "
+               "mn_optimizer_zero_grad after each step";
+    if (leaf->state == state)
+        return NULL;
+    if (leaf->state == MN_GRAD_UNSCALED)
+        return state == MN_GRAD_SCALED
+                   ? "scaled backward into unscaled gradients: unscale only after the last "
+                     "micro-batch, then step, update and zero_grad"
+                   : "plain backward into unscaled gradients: use mn_grad_scaler_backward, after "
+                     "step, update and zero_grad";
+    if (leaf->state == MN_GRAD_SCALED)
+        return "plain backward into scaled gradients: use mn_grad_scaler_backward throughout, or "
+               "call zero_grad first";
+    return "scaled backward into plain gradients: use mn_grad_scaler_backward throughout, or call "
+           "zero_grad first";
+}
+
+mn_status mn_leaf_admits(mn_tensor *leaf, mn_grad_state state)
+{
+    const char *text = leaf->leaf ? objection(leaf->leaf, state) : NULL;
+    if (!text)
+        return MN_OK;
+    const char *name = mn_tensor_name(leaf);
+    return mn_fail(leaf->context, MN_ERR_STATE, "%s (%s)", text, name[0] ? name : "unnamed leaf");
+}
+
+mn_status mn_leaf_accumulate(mn_tensor *tensor, mn_tensor *gradient, mn_grad_state state)
+{
+    mn_context *context = tensor->context;
+    mn_leaf *leaf = mn_tensor_leaf(tensor);
+    if (leaf && !leaf->grad)
+        leaf->grad = mn_tensor_new_unscoped(context, tensor->dtype == MN_F64 ? MN_F64 : MN_F32,
+                                            tensor->ndim, tensor->shape);
+    if (!leaf || !leaf->grad)
+        return context->error.status;
+    bool first = leaf->state == MN_GRAD_NONE;
+    mn_tensor *inputs[2] = {leaf->grad, gradient};
+    const mn_op *op = &mn_ops[first ? MN_OP_assign : MN_OP_accumulate];
+    MN_TRY(mn_dispatch(context, op, inputs, 2, NULL, 0, false, NULL));
+    leaf->state = state;
+    if (first)
+        leaf->consumed = false;
+    return MN_OK;
+}

@@ -1,0 +1,67 @@
+/* Nodes of the recorded graph and the state that autograd keeps in a context. Private to this
+ * folder.
+ *
+ * A node is owned by the tensors that its op made (tensor->node) and by the nodes that consume them
+ * (inputs[i].producer). It owns detached headers of the tensors saved for backward, which have no
+ * node themselves: there are no cycles. */
+#ifndef MN_AUTOGRAD_NODE_H
+#define MN_AUTOGRAD_NODE_H
+
+#include "autograd/autograd.h"
+#include "autograd/section.h"
+
+typedef struct mn_node mn_node;
+
+typedef struct mn_saved {
+    mn_tensor *tensor; /* detached header on the storage, or NULL */
+    uint64_t version;  /* of the storage when it was saved */
+} mn_saved;
+
+typedef struct mn_node_input {
+    mn_view view; /* dtype and shape; data is NULL */
+    mn_saved saved;
+    mn_node *producer; /* where the gradient goes to: a node's output, ... */
+    int output;
+    mn_tensor *leaf; /* ... or a leaf; both NULL: nowhere */
+} mn_node_input;
+
+typedef struct mn_node_output {
+    mn_saved saved;
+    mn_tensor *grad; /* sum so far, only while backward runs */
+} mn_node_output;
+
+struct mn_node {
+    mn_context *context;
+    const mn_op *op;
+    char *path; /* layer path, NULL if none */
+    size_t bytes;
+    int references;
+    bool used;         /* backward has been here and dropped what it saved */
+    uint64_t sequence; /* larger than that of all producers */
+    uint64_t pass;     /* last backward that found it */
+    int input_count;
+    mn_node_input *inputs;   /* the arrays lie behind the node */
+    mn_node_output *outputs; /* [op->outputs] */
+    void *attributes;
+    mn_node *next_free;
+};
+
+typedef struct mn_autograd {
+    uint64_t sequence, pass;
+    mn_sections no_grad;
+    mn_node **found; /* nodes of the backward that runs; kept for its memory */
+    size_t found_count, found_capacity;
+} mn_autograd;
+
+/* The context's state, made when it is not there; NULL records an error. */
+mn_autograd *mn_autograd_state(mn_context *context);
+void mn_node_release(mn_context *context, mn_node *node);
+/* Drops saved tensors and edges. Producers without other owners are freed. */
+void mn_node_drop(mn_context *context, mn_node *node);
+
+/* MN_OK if a gradient of the wanted state may be added to the leaf's; else the error. */
+mn_status mn_leaf_admits(mn_tensor *leaf, mn_grad_state state);
+/* Adds gradient into the leaf's buffer; the first contribution overwrites it. */
+mn_status mn_leaf_accumulate(mn_tensor *leaf, mn_tensor *gradient, mn_grad_state state);
+
+#endif
