@@ -1,0 +1,233 @@
+/* The layers: each owns its parameters and calls one op. */
+#include "models/module.h"
+
+#include <string.h>
+
+/* Copies the caller's options over the defaults; a struct of an older version is shorter. */
+static void take_options(void *to, const void *from, size_t known)
+{
+    size_t given;
+    memcpy(&given, from, sizeof given);
+    memcpy(to, from, given < known ? given : known);
+}
+
+static mn_module *refuse(mn_context *context, const char *text)
+{
+    if (context != NULL)
+        mn_fail(context, MN_ERR_ARGUMENT, "%s", text);
+    return NULL;
+}
+
+/* ---- convolution ----------------------------------------------------------------------------- */
+
+mn_conv2d_layer_options mn_conv2d_layer_options_default(void)
+{
+    mn_conv2d_layer_options options = {.size = sizeof options,
+                                       .in_channels = 1,
+                                       .out_channels = 1,
+                                       .kernel = {1, 1},
+                                       .stride = {1, 1},
+                                       .dilation = {1, 1},
+                                       .groups = 1,
+                                       .bias = true};
+    return options;
+}
+
+static mn_tensor *conv2d_forward(mn_module *module, mn_tensor *x)
+{
+    mn_tensor *y = mn_conv2d(x, module->slots[0], module->slots[1], &module->options.conv);
+    const int64_t *shape = mn_tensor_shape(y);
+    const int64_t *filter = mn_tensor_shape(module->slots[0]);
+    if (y != NULL)
+        module->flops_per_image = 2.0 * (double)(shape[1] * shape[2]) *
+                                  (double)(filter[0] * filter[1] * filter[2] * filter[3]);
+    return y;
+}
+
+static const mn_module_class conv2d_class = {"convolution", conv2d_forward};
+
+mn_module *mn_conv2d_layer(mn_context *context, const mn_conv2d_layer_options *options)
+{
+    mn_conv2d_layer_options o = mn_conv2d_layer_options_default();
+    if (options != NULL)
+        take_options(&o, options, sizeof o);
+    if (o.in_channels < 1 || o.out_channels < 1 || o.groups < 1 || o.in_channels % o.groups != 0 ||
+        o.out_channels % o.groups != 0)
+        return refuse(context, "convolution layer: channels must be at least 1 and multiples of "
+                               "groups");
+    if (o.kernel[0] < 1 || o.kernel[1] < 1)
+        return refuse(context, "convolution layer: the kernel must be at least 1x1");
+    mn_module *module = mn_module_new(context, &conv2d_class);
+    if (module == NULL)
+        return NULL;
+    module->options.conv = mn_conv2d_options_default();
+    for (int i = 0; i < 2; i++) {
+        module->options.conv.stride[i] = o.stride[i];
+        module->options.conv.padding[i] = o.padding[i];
+        module->options.conv.dilation[i] = o.dilation[i];
+    }
+    module->options.conv.groups = o.groups;
+    int64_t per_group = o.in_channels / o.groups;
+    int64_t fan_in = per_group * o.kernel[0] * o.kernel[1];
+    mn_module_add_slot(module,
+                       &(mn_slot_spec){"weight",
+                                       false,
+                                       MN_F32,
+                                       4,
+                                       {o.out_channels, o.kernel[0], o.kernel[1], per_group},
+                                       MN_LAYOUT_FILTER,
+                                       MN_INIT_UNIFORM,
+                                       fan_in});
+    if (o.bias)
+        mn_module_add_slot(module, &(mn_slot_spec){"bias",
+                                                   false,
+                                                   MN_F32,
+                                                   1,
+                                                   {o.out_channels},
+                                                   MN_LAYOUT_PLAIN,
+                                                   MN_INIT_UNIFORM,
+                                                   fan_in});
+    return module;
+}
+
+/* ---- linear ---------------------------------------------------------------------------------- */
+
+static mn_tensor *linear_forward(mn_module *module, mn_tensor *x)
+{
+    const int64_t *shape = mn_tensor_shape(module->slots[0]);
+    module->flops_per_image = 2.0 * (double)(shape[0] * shape[1]);
+    return mn_linear(x, module->slots[0], module->slots[1]);
+}
+
+static const mn_module_class linear_class = {"linear", linear_forward};
+
+mn_module *mn_linear_layer(mn_context *context, int in_features, int out_features, bool bias)
+{
+    if (in_features < 1 || out_features < 1)
+        return refuse(context, "linear layer: features must be at least 1");
+    mn_module *module = mn_module_new(context, &linear_class);
+    if (module == NULL)
+        return NULL;
+    mn_module_add_slot(module, &(mn_slot_spec){"weight",
+                                               false,
+                                               MN_F32,
+                                               2,
+                                               {out_features, in_features},
+                                               MN_LAYOUT_PLAIN,
+                                               MN_INIT_UNIFORM,
+                                               in_features});
+    if (bias)
+        mn_module_add_slot(module, &(mn_slot_spec){"bias",
+                                                   false,
+                                                   MN_F32,
+                                                   1,
+                                                   {out_features},
+                                                   MN_LAYOUT_PLAIN,
+                                                   MN_INIT_UNIFORM,
+                                                   in_features});
+    return module;
+}
+
+/* ---- batch norm ------------------------------------------------------------------------------ */
+
+enum { BN_WEIGHT, BN_BIAS, BN_MEAN, BN_VAR, BN_COUNT };
+
+static mn_tensor *batch_norm_forward(mn_module *module, mn_tensor *x)
+{
+    mn_batch_norm_options options = module->options.norm;
+    options.training = module->training;
+    mn_tensor *const *slots = module->slots;
+    mn_tensor *running[3] = {slots[BN_MEAN], slots[BN_VAR], slots[BN_COUNT]};
+    return mn_batch_norm(x, slots[BN_WEIGHT], slots[BN_BIAS], running, &options);
+}
+
+static const mn_module_class batch_norm_class = {"batch norm", batch_norm_forward};
+
+mn_module *mn_batch_norm_layer(mn_context *context, int channels)
+{
+    if (channels < 1)
+        return refuse(context, "batch norm layer: channels must be at least 1");
+    mn_module *module = mn_module_new(context, &batch_norm_class);
+    if (module == NULL)
+        return NULL;
+    module->options.norm = mn_batch_norm_options_default();
+    static const char *const names[] = {"weight", "bias", "running_mean", "running_var"};
+    for (int i = BN_WEIGHT; i <= BN_VAR; i++)
+        mn_module_add_slot(
+            module, &(mn_slot_spec){names[i],
+                                    i >= BN_MEAN,
+                                    MN_F32,
+                                    1,
+                                    {channels},
+                                    MN_LAYOUT_PLAIN,
+                                    i == BN_WEIGHT || i == BN_VAR ? MN_INIT_ONE : MN_INIT_ZERO,
+                                    0});
+    mn_module_add_slot(
+        module, &(mn_slot_spec){
+                    "num_batches_tracked", true, MN_I64, 0, {0}, MN_LAYOUT_PLAIN, MN_INIT_ZERO, 0});
+    return module;
+}
+
+/* ---- layers without parameters --------------------------------------------------------------- */
+
+static mn_tensor *relu_forward(mn_module *module, mn_tensor *x)
+{
+    (void)module;
+    return mn_relu(x);
+}
+
+static mn_tensor *max_pool2d_forward(mn_module *module, mn_tensor *x)
+{
+    return mn_max_pool2d(x, &module->options.pool);
+}
+
+static mn_tensor *global_avg_pool2d_forward(mn_module *module, mn_tensor *x)
+{
+    (void)module;
+    return mn_global_avg_pool2d(x);
+}
+
+static mn_tensor *flatten_forward(mn_module *module, mn_tensor *x)
+{
+    static const int to_chw[4] = {0, 3, 1, 2};
+    if (mn_tensor_ndim(x) != 4) {
+        mn_fail(module->context, MN_ERR_SHAPE, "flatten: input has %d axes, expected 4 [N,H,W,C]",
+                mn_tensor_ndim(x));
+        return NULL;
+    }
+    const int64_t *shape = mn_tensor_shape(x);
+    const int64_t flat[2] = {shape[0], shape[1] * shape[2] * shape[3]};
+    bool same_order = shape[3] == 1 || shape[1] * shape[2] == 1;
+    return mn_reshape(same_order ? x : mn_permute(x, 4, to_chw), 2, flat);
+}
+
+static const mn_module_class relu_class = {"ReLU", relu_forward};
+static const mn_module_class max_pool2d_class = {"max pool", max_pool2d_forward};
+static const mn_module_class global_avg_pool2d_class = {"average pool", global_avg_pool2d_forward};
+static const mn_module_class flatten_class = {"flatten", flatten_forward};
+
+mn_module *mn_relu_layer(mn_context *context)
+{
+    return mn_module_new(context, &relu_class);
+}
+
+mn_module *mn_max_pool2d_layer(mn_context *context, const mn_pool2d_options *options)
+{
+    mn_module *module = mn_module_new(context, &max_pool2d_class);
+    if (module == NULL)
+        return NULL;
+    module->options.pool = mn_pool2d_options_default();
+    if (options != NULL)
+        take_options(&module->options.pool, options, sizeof *options);
+    return module;
+}
+
+mn_module *mn_global_avg_pool2d_layer(mn_context *context)
+{
+    return mn_module_new(context, &global_avg_pool2d_class);
+}
+
+mn_module *mn_flatten_layer(mn_context *context)
+{
+    return mn_module_new(context, &flatten_class);
+}

@@ -1,0 +1,65 @@
+/* module: a layer or a tree of layers. What a kind of layer implements, and what all share. */
+#ifndef MN_MODELS_MODULE_H
+#define MN_MODELS_MODULE_H
+
+#include "models/models.h"
+
+/* How a parameter or buffer starts. UNIFORM: in +-1/sqrt(fan_in), PyTorch's default for convolution
+ * and linear layers, weight and bias alike. */
+typedef enum mn_init_kind { MN_INIT_UNIFORM, MN_INIT_ONE, MN_INIT_ZERO } mn_init_kind;
+
+typedef struct mn_slot_spec {
+    const char *name; /* "weight", static */
+    bool buffer;      /* state, but not trained */
+    mn_dtype dtype;
+    int ndim;
+    int64_t shape[4];
+    mn_layout layout;
+    mn_init_kind init;
+    int64_t fan_in;
+} mn_slot_spec;
+
+#define MN_MODULE_SLOTS 5
+
+typedef struct mn_module_class {
+    const char *kind;
+    mn_tensor *(*forward)(mn_module *module, mn_tensor *x);
+} mn_module_class;
+
+typedef struct mn_child {
+    char *name;
+    mn_module *module;
+} mn_child;
+
+struct mn_module {
+    mn_context *context;
+    const mn_module_class *class;
+    bool training;
+    int slot_count;
+    mn_slot_spec specs[MN_MODULE_SLOTS];
+    mn_tensor *slots[MN_MODULE_SLOTS]; /* made by mn_module_init */
+    int child_count, child_capacity;
+    mn_child *children;
+    mn_tensor **parameters; /* of the whole tree, for mn_module_parameters */
+    int parameter_count, parameter_capacity;
+    double flops_per_image; /* of this layer alone, as last run */
+    /* Options of the layer; each kind uses its own. */
+    union {
+        mn_conv2d_options conv;
+        mn_pool2d_options pool;
+        mn_batch_norm_options norm;
+    } options;
+};
+
+mn_module *mn_module_new(mn_context *context, const mn_module_class *class);
+void mn_module_add_slot(mn_module *module, const mn_slot_spec *spec);
+/* Calls visit for every module of the tree, children in order, with its path ("" for the root);
+ * stops at the first status that is not MN_OK. */
+typedef mn_status (*mn_module_visit)(mn_module *module, const char *path, void *user);
+mn_status mn_module_walk(mn_module *module, mn_module_visit visit, void *user);
+/* "path.name", or "name" at the root, into buffer. */
+#define MN_PATH_MAX 256
+mn_status mn_path_join(mn_context *context, const char *path, const char *name,
+                       char buffer[MN_PATH_MAX]);
+
+#endif

@@ -1,0 +1,280 @@
+/* Modules and models: names, shapes, initialisation, forward passes, state dictionaries. */
+#include "core/state_dict.h"
+#include "models/models.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static mn_context *ctx;
+
+static void setup(void)
+{
+    mn_error error;
+    mn_context_options options = mn_context_options_default();
+    options.threads = 2;
+    ctx = mn_context_create(&options, &error);
+    ck_assert_msg(ctx != NULL, "%s", error.message);
+}
+
+static void teardown(void)
+{
+    mn_context_free(ctx);
+}
+
+static mn_module *model(const char *name)
+{
+    mn_module *net = mn_model_create(ctx, name, NULL);
+    ck_assert_msg(net != NULL, "%s", mn_error_message(ctx));
+    return net;
+}
+
+static mn_tensor *images(int64_t n)
+{
+    int64_t shape[4] = {n, 28, 28, 1};
+    mn_tensor *x = mn_tensor_create(ctx, MN_F32, 4, shape);
+    int64_t count = mn_tensor_numel(x);
+    double *values = calloc((size_t)count + 1, sizeof *values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (double)(i * 37 % 101) / 101.0 - 0.5;
+    ck_assert_int_eq(mn_tensor_write_f64(x, values, count), MN_OK);
+    free(values);
+    return x;
+}
+
+START_TEST(names_are_pytorchs)
+{
+    static const char *const lenet5[] = {"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias",
+                                         "fc1.weight",   "fc1.bias",   "fc2.weight",   "fc2.bias",
+                                         "fc3.weight",   "fc3.bias"};
+    mn_module *net = model("lenet5");
+    int count = 0;
+    mn_tensor *const *parameters = mn_module_parameters(net, &count);
+    int64_t elements = 0;
+    ck_assert_int_eq(count, 10);
+    for (int i = 0; i < count; i++) {
+        ck_assert_str_eq(mn_tensor_name(parameters[i]), lenet5[i]);
+        ck_assert(mn_requires_grad(parameters[i]));
+        elements += mn_tensor_numel(parameters[i]);
+    }
+    ck_assert_int_eq(elements, 61706);
+    mn_module_free(net);
+}
+END_TEST
+
+START_TEST(file_holds_pytorchs_order_and_buffers)
+{
+    mn_module *net = model("cnn-small");
+    mn_state_dict *dict = mn_state_dict_create(ctx);
+    mn_state_entry entry;
+    ck_assert_int_eq(mn_module_save_state(net, dict), MN_OK);
+    ck_assert_int_eq(mn_state_dict_count(dict), 6 + 15 + 2);
+    ck_assert(mn_state_dict_find(dict, "conv2.weight", &entry));
+    ck_assert_int_eq(entry.shape[0], 64);
+    ck_assert_int_eq(entry.shape[1], 32);
+    ck_assert_int_eq(entry.shape[2], 3);
+    ck_assert(mn_state_dict_find(dict, "bn2.num_batches_tracked", &entry));
+    ck_assert_int_eq(entry.dtype, MN_I64);
+    ck_assert(mn_state_dict_find(dict, "bn3.running_var", &entry));
+    for (int i = 0; i < 128; i++)
+        ck_assert(((const float *)entry.data)[i] == 1.0f);
+    /* memory [K,R,S,C], file [K,C,R,S] */
+    int count;
+    mn_tensor *w = mn_module_parameters(net, &count)[4];
+    ck_assert_str_eq(mn_tensor_name(w), "conv2.weight");
+    const float *memory = mn_tensor_data(w);
+    ck_assert(mn_state_dict_find(dict, "conv2.weight", &entry));
+    const float *file = entry.data;
+    ck_assert(file[((5 * 32 + 7) * 3 + 1) * 3 + 2] == memory[((5 * 3 + 1) * 3 + 2) * 32 + 7]);
+    mn_state_dict_free(dict);
+    mn_module_free(net);
+}
+END_TEST
+
+/* Uniform in +-1/sqrt(fan_in): within the bound, near its edges, mean near 0, deviation b/sqrt(3).
+ */
+START_TEST(initialisation_is_pytorchs)
+{
+    mn_module *net = model("lenet5");
+    int count;
+    mn_tensor *w = mn_module_parameters(net, &count)[4]; /* fc1: 48,000 values, fan_in 400 */
+    const float *v = mn_tensor_data(w);
+    double bound = 1.0 / 20.0, sum = 0.0, squares = 0.0, largest = 0.0;
+    for (int i = 0; i < 48000; i++) {
+        sum += (double)v[i];
+        squares += (double)v[i] * (double)v[i];
+        largest = fmax(largest, fabs((double)v[i]));
+    }
+    ck_assert(largest <= bound && largest > 0.999 * bound);
+    ck_assert(fabs(sum / 48000.0) < 0.02 * bound);
+    ck_assert(fabs(sqrt(squares / 48000.0) * sqrt(3.0) / bound - 1.0) < 0.01);
+    mn_module_free(net);
+}
+END_TEST
+
+START_TEST(seed_decides_and_order_does_not)
+{
+    mn_module *a = model("lenet5"), *other = model("cnn-small"), *b = model("lenet5");
+    int count;
+    const mn_tensor *wa = mn_module_parameters(a, &count)[8];
+    const mn_tensor *wb = mn_module_parameters(b, &count)[8];
+    ck_assert_int_eq(memcmp(mn_tensor_data(wa), mn_tensor_data(wb), mn_tensor_bytes(wa)), 0);
+    ck_assert_int_eq(mn_seed(ctx, 2), MN_OK);
+    mn_module *c = model("lenet5");
+    const mn_tensor *wc = mn_module_parameters(c, &count)[8];
+    ck_assert_int_ne(memcmp(mn_tensor_data(wa), mn_tensor_data(wc), mn_tensor_bytes(wa)), 0);
+    mn_module_free(a);
+    mn_module_free(b);
+    mn_module_free(c);
+    mn_module_free(other);
+}
+END_TEST
+
+START_TEST(forward_shapes_and_flops)
+{
+    static const double flops[] = {
+        2.0 * (28 * 28 * 6 * 25 + 10 * 10 * 16 * 150 + 48000 + 10080 + 840),
+        2.0 * (28 * 28 * 32 * 9 + 28 * 28 * 64 * 288 + 14 * 14 * 128 * 576 + 62720)};
+    for (int i = 0; mn_model_name(i) != NULL; i++) {
+        mn_module *net = model(mn_model_name(i));
+        ck_assert(mn_module_forward_flops(net, 1) == 0.0);
+        mn_scope scope = mn_scope_begin(ctx);
+        mn_tensor *y = mn_module_forward(net, images(3));
+        ck_assert_msg(y != NULL, "%s", mn_error_message(ctx));
+        ck_assert_int_eq(mn_tensor_ndim(y), 2);
+        ck_assert_int_eq(mn_tensor_shape(y)[0], 3);
+        ck_assert_int_eq(mn_tensor_shape(y)[1], 10);
+        ck_assert_double_eq(mn_module_forward_flops(net, 2), 2.0 * flops[i]);
+        mn_scope_end(ctx, scope);
+        mn_module_free(net);
+    }
+}
+END_TEST
+
+/* Under no-grad at most two activations are alive beside the parameters. */
+START_TEST(evaluation_frees_activations)
+{
+    mn_module *net = model("cnn-small");
+    mn_scope scope = mn_scope_begin(ctx);
+    mn_tensor *x = images(8);
+    uint64_t before = mn_memory_stats_get(ctx).live_bytes;
+    mn_memory_reset_peak(ctx);
+    mn_no_grad_begin(ctx);
+    ck_assert_int_eq(mn_module_set_training(net, false), MN_OK);
+    ck_assert(mn_module_forward(net, x) != NULL);
+    mn_no_grad_end(ctx);
+    uint64_t widest = 8ULL * 28 * 28 * 64 * 4;
+    ck_assert_uint_le(mn_memory_stats_get(ctx).peak_bytes - before, 2 * widest + (1 << 20));
+    mn_scope_end(ctx, scope);
+    mn_module_free(net);
+}
+END_TEST
+
+START_TEST(load_gives_the_same_results)
+{
+    mn_module *a = model("cnn-small");
+    ck_assert_int_eq(mn_seed(ctx, 9), MN_OK);
+    mn_module *b = model("cnn-small");
+    mn_state_dict *dict = mn_state_dict_create(ctx);
+    mn_scope scope = mn_scope_begin(ctx);
+    mn_tensor *x = images(4);
+    ck_assert(mn_module_forward(a, x) != NULL); /* moves the running statistics */
+    ck_assert_int_eq(mn_module_save_state(a, dict), MN_OK);
+    ck_assert_int_eq(mn_module_load_state(b, dict), MN_OK);
+    mn_module_set_training(a, false);
+    mn_module_set_training(b, false);
+    mn_tensor *ya = mn_module_forward(a, x), *yb = mn_module_forward(b, x);
+    ck_assert_int_eq(memcmp(mn_tensor_data(ya), mn_tensor_data(yb), mn_tensor_bytes(ya)), 0);
+    mn_scope_end(ctx, scope);
+    mn_state_dict_free(dict);
+    mn_module_free(a);
+    mn_module_free(b);
+}
+END_TEST
+
+START_TEST(load_refuses_and_changes_nothing)
+{
+    mn_module *lenet = model("lenet5"), *small = model("cnn-small");
+    mn_state_dict *dict = mn_state_dict_create(ctx);
+    ck_assert_int_eq(mn_module_save_state(small, dict), MN_OK);
+    int count;
+    mn_tensor *w = mn_module_parameters(lenet, &count)[0];
+    float before[150];
+    ck_assert_int_eq(mn_tensor_read(w, before, sizeof before), MN_OK);
+    ck_assert_int_eq(mn_module_load_state(lenet, dict), MN_ERR_MISMATCH);
+    ck_assert(strstr(mn_error_message(ctx), "conv1.weight") != NULL);
+    mn_error_clear(ctx);
+    ck_assert_int_eq(memcmp(before, mn_tensor_data(w), sizeof before), 0);
+    mn_state_dict_free(dict);
+    /* all there, and one tensor too many */
+    dict = mn_state_dict_create(ctx);
+    ck_assert_int_eq(mn_module_save_state(lenet, dict), MN_OK);
+    ck_assert_int_eq(mn_state_dict_put_i64(dict, "fc9.weight", 1), MN_OK);
+    ck_assert_int_eq(mn_module_load_state(lenet, dict), MN_ERR_MISMATCH);
+    ck_assert(strstr(mn_error_message(ctx), "fc9.weight") != NULL);
+    mn_error_clear(ctx);
+    mn_state_dict_free(dict);
+    mn_module_free(lenet);
+    mn_module_free(small);
+}
+END_TEST
+
+START_TEST(mistakes_are_named)
+{
+    ck_assert(mn_model_create(ctx, "lenet6", NULL) == NULL);
+    ck_assert_int_eq(mn_error_status(ctx), MN_ERR_ARGUMENT);
+    ck_assert(strstr(mn_error_message(ctx), "lenet6") != NULL);
+    mn_error_clear(ctx);
+    mn_model_options tiny = mn_model_options_default();
+    tiny.height = tiny.width = 8;
+    ck_assert(mn_model_create(ctx, "lenet5", &tiny) == NULL);
+    ck_assert_int_eq(mn_error_status(ctx), MN_ERR_SHAPE);
+    mn_error_clear(ctx);
+    mn_module *net = mn_sequential(ctx);
+    ck_assert_int_eq(mn_sequential_add(net, "a", mn_linear_layer(ctx, 4, 3, true)), MN_OK);
+    mn_scope scope = mn_scope_begin(ctx);
+    int64_t shape[2] = {1, 4};
+    ck_assert(mn_module_forward(net, mn_full(ctx, MN_F32, 2, shape, 1.0)) == NULL);
+    ck_assert_int_eq(mn_error_status(ctx), MN_ERR_STATE); /* not initialised */
+    mn_error_clear(ctx);
+    ck_assert_int_eq(mn_sequential_add(net, "a", mn_relu_layer(ctx)), MN_ERR_ARGUMENT);
+    mn_error_clear(ctx);
+    ck_assert_int_eq(mn_sequential_add(net, "x.y", mn_relu_layer(ctx)), MN_ERR_ARGUMENT);
+    mn_error_clear(ctx);
+    ck_assert_int_eq(mn_sequential_add(net, "b", mn_linear_layer(ctx, 0, 3, true)),
+                     MN_ERR_ARGUMENT);
+    mn_error_clear(ctx);
+    ck_assert_int_eq(mn_module_init(net), MN_OK);
+    int64_t wrong[2] = {1, 5};
+    ck_assert(mn_module_forward(net, mn_full(ctx, MN_F32, 2, wrong, 1.0)) == NULL);
+    ck_assert_int_eq(mn_error_status(ctx), MN_ERR_SHAPE);
+    ck_assert_msg(strncmp(mn_error_message(ctx), "a: ", 3) == 0, "%s", mn_error_message(ctx));
+    mn_error_clear(ctx);
+    mn_scope_end(ctx, scope);
+    mn_module_free(net);
+    mn_module_free(NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("models");
+    TCase *cases = tcase_create("models");
+    tcase_add_checked_fixture(cases, setup, teardown);
+    tcase_add_test(cases, names_are_pytorchs);
+    tcase_add_test(cases, file_holds_pytorchs_order_and_buffers);
+    tcase_add_test(cases, initialisation_is_pytorchs);
+    tcase_add_test(cases, seed_decides_and_order_does_not);
+    tcase_add_test(cases, forward_shapes_and_flops);
+    tcase_add_test(cases, evaluation_frees_activations);
+    tcase_add_test(cases, load_gives_the_same_results);
+    tcase_add_test(cases, load_refuses_and_changes_nothing);
+    tcase_add_test(cases, mistakes_are_named);
+    suite_add_tcase(suite, cases);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
