@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define MAX_THREADS  2
@@ -45,38 +48,57 @@ static void *must(void *memory)
 #define PEAK_STEPS 2000000
 #define PEAK_SUMS  12
 
+/* Sums start from different values, or the compiler computes equal ones once. */
 #if defined(__x86_64__)
-typedef float vector __attribute__((vector_size(32)));
-__attribute__((target("avx2,fma"), optimize("fp-contract=fast")))
-#else
-typedef float vector __attribute__((vector_size(16)));
-#endif
-static void
-peak_task(void *arg, int64_t index, int slot)
+__attribute__((target("avx2,fma"))) static void peak_avx2(void *arg, int64_t index, int slot)
 {
     (void)slot;
-    const float *factors = arg;
-    const vector a = (vector){0} + factors[0], b = (vector){0} + factors[1];
-    /* All different, or the compiler computes equal ones once. */
-    vector s0 = b + 1, s1 = b + 2, s2 = b + 3, s3 = b + 4, s4 = b + 5, s5 = b + 6;
-    vector s6 = b + 7, s7 = b + 8, s8 = b + 9, s9 = b + 10, s10 = b + 11, s11 = b + 12;
-    for (int i = 0; i < PEAK_STEPS; i++) {
-        s0 = s0 * a + b, s1 = s1 * a + b, s2 = s2 * a + b, s3 = s3 * a + b;
-        s4 = s4 * a + b, s5 = s5 * a + b, s6 = s6 * a + b, s7 = s7 * a + b;
-        s8 = s8 * a + b, s9 = s9 * a + b, s10 = s10 * a + b, s11 = s11 * a + b;
-    }
-    s0 = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7 + s8 + s9 + s10 + s11;
-    memcpy((float *)arg + 16 + 8 * index, &s0, sizeof(float) * 4);
+    float *memory = arg;
+    const __m256 a = _mm256_set1_ps(memory[0]), b = _mm256_set1_ps(memory[1]);
+    __m256 s[PEAK_SUMS];
+    for (int j = 0; j < PEAK_SUMS; j++)
+        s[j] = _mm256_set1_ps((float)j);
+    for (int i = 0; i < PEAK_STEPS; i++)
+        for (int j = 0; j < PEAK_SUMS; j++)
+            s[j] = _mm256_fmadd_ps(s[j], a, b);
+    for (int j = 1; j < PEAK_SUMS; j++)
+        s[0] = _mm256_add_ps(s[0], s[j]);
+    _mm256_storeu_ps(memory + 8 + 8 * index, s[0]);
+}
+#endif
+
+static void peak_portable(void *arg, int64_t index, int slot)
+{
+    (void)slot;
+    float *memory = arg;
+    const float a = memory[0], b = memory[1];
+    float s[PEAK_SUMS][4];
+    for (int j = 0; j < PEAK_SUMS * 4; j++)
+        s[j / 4][j % 4] = (float)j;
+    for (int i = 0; i < PEAK_STEPS; i++)
+        for (int j = 0; j < PEAK_SUMS; j++)
+            for (int k = 0; k < 4; k++)
+                s[j][k] = s[j][k] * a + b;
+    for (int j = 1; j < PEAK_SUMS; j++)
+        s[0][0] += s[j][0] + s[j][1] + s[j][2] + s[j][3];
+    memory[8 + 8 * index] = s[0][0];
 }
 
 static double measure_peak(const bench *b, int threads)
 {
-    float memory[16 + 8 * MAX_THREADS] = {0.5F, 0.25F};
-    double best = 0;
+    float memory[8 + 8 * MAX_THREADS] = {0.5F, 0.25F};
+    void (*task)(void *, int64_t, int) = peak_portable;
+    double lanes = 4, best = 0;
+#if defined(__x86_64__)
+    if (mn_cpu_has_kernels(MN_KERNELS_AVX2)) {
+        task = peak_avx2;
+        lanes = 8;
+    }
+#endif
     for (int i = 0; i < 5; i++) {
         double start = now();
-        mn_workers_run(b->workers[threads - 1], threads, peak_task, memory);
-        double flops = 2.0 * PEAK_SUMS * PEAK_STEPS * (double)(sizeof(vector) / sizeof(float));
+        mn_workers_run(b->workers[threads - 1], threads, task, memory);
+        double flops = 2.0 * PEAK_SUMS * PEAK_STEPS * lanes;
         double rate = flops * threads / (now() - start) / 1e9;
         best = rate > best ? rate : best;
     }

@@ -230,14 +230,31 @@ static void keep_results(const fixture *f, const kernel *k, void *kept[MAX_OPERA
     }
 }
 
+/* Kept from check to check, since threads cost more than most kernels here. */
+static const int thread_counts[] = {1, 2, 3, 5};
+static mn_workers *pools[4];
+
+void mn_fixture_teardown(void)
+{
+    for (int i = 0; i < 4; i++) {
+        mn_workers_free(pools[i]);
+        pools[i] = NULL;
+    }
+}
+
+mn_cpu mn_fixture_cpu(mn_kernel_set set, int pool)
+{
+    if (!pools[pool])
+        pools[pool] = mn_workers_create(NULL, thread_counts[pool], NULL, NULL, NULL);
+    ck_assert_ptr_nonnull(pools[pool]);
+    return (mn_cpu){set, mn_converters(set), pools[pool], thread_counts[pool]};
+}
+
 void mn_fixture_check_set(fixture *f, const kernel *k, mn_kernel_set set)
 {
-    static const int threads[] = {1, 2, 3, 5};
     void *kept[MAX_OPERANDS];
-    for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
-        mn_workers *workers = mn_workers_create(NULL, threads[t], NULL, NULL, NULL);
-        const mn_cpu cpu = {set, mn_converters(set), workers, threads[t]};
-        ck_assert_ptr_nonnull(workers);
+    for (int t = 0; t < 4; t++) {
+        const mn_cpu cpu = mn_fixture_cpu(set, t);
         run_kernel(f, k, &cpu);
         for (int i = 0; i < MAX_OPERANDS && t == 0; i++)
             if (is_result(f, k, i))
@@ -247,8 +264,8 @@ void mn_fixture_check_set(fixture *f, const kernel *k, mn_kernel_set set)
         for (int i = 0; i < MAX_OPERANDS; i++)
             ck_assert_msg(!kept[i] || memcmp(kept[i], operand_of(f, i)->data,
                                              mn_view_bytes(operand_of(f, i))) == 0,
-                          "%s operand %d: other bits with %d threads", k->name, i, threads[t]);
-        mn_workers_free(workers);
+                          "%s operand %d: other bits with %d threads", k->name, i,
+                          thread_counts[t]);
     }
     for (int i = 0; i < MAX_OPERANDS; i++)
         free(kept[i]);

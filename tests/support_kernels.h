@@ -50,6 +50,9 @@ mn_view *mn_fixture_input(fixture *f, mn_dtype dtype, int ndim, const int64_t *s
 mn_view *mn_fixture_output(fixture *f, mn_dtype dtype, int ndim, const int64_t *shape);
 void mn_fixture_absent(fixture *f);
 void mn_fixture_free(fixture *f);
+/* A CPU with 1, 2, 3 or 5 threads for pool 0 to 3; they end in the teardown of the test case. */
+mn_cpu mn_fixture_cpu(mn_kernel_set set, int pool);
+void mn_fixture_teardown(void);
 /* Runs the reference; compares the kernels of a set with it. */
 void mn_fixture_reference(fixture *f, const kernel *k);
 void mn_fixture_check_set(fixture *f, const kernel *k, mn_kernel_set set);

@@ -4,7 +4,7 @@
 #include <check.h>
 #include <string.h>
 
-mn_context *mn_test_context(const char *device, mn_kernel_set kernels)
+mn_context *mn_test_op_context(const char *device, mn_kernel_set kernels)
 {
     mn_context_options options = mn_context_options_default();
     mn_error error;
@@ -18,10 +18,10 @@ mn_context *mn_test_context(const char *device, mn_kernel_set kernels)
 
 mn_context *mn_test_reference(void)
 {
-    return mn_test_context("cpu", MN_KERNELS_REFERENCE);
+    return mn_test_op_context("cpu", MN_KERNELS_REFERENCE);
 }
 
-void mn_test_expect_error(mn_context *ctx, mn_status status, const char *text)
+void mn_test_expect_op_error(mn_context *ctx, mn_status status, const char *text)
 {
     ck_assert_msg(mn_error_status(ctx) == status, "status %s, wanted %s for \"%s\": %s",
                   mn_status_name(mn_error_status(ctx)), mn_status_name(status), text,

@@ -154,8 +154,7 @@ START_TEST(casts_to_integers_saturate)
     static const int32_t as_i32[] = {INT32_MAX, INT32_MIN, 0, -1, 300, INT32_MAX, INT32_MAX};
     static const uint8_t as_u8[] = {255, 0, 0, 0, 255, 255, 255};
     const void *const expected[] = {as_i64, as_i32, as_u8};
-    mn_workers *workers = mn_workers_create(NULL, 1, NULL, NULL, NULL);
-    const mn_cpu cpu = {MN_KERNELS_PORTABLE, mn_converters(MN_KERNELS_PORTABLE), workers, 1};
+    const mn_cpu cpu = mn_fixture_cpu(MN_KERNELS_PORTABLE, 0);
     for (int t = 0; t < 3; t++) {
         fixture f;
         mn_fixture_start(&f, NULL, 0);
@@ -166,7 +165,6 @@ START_TEST(casts_to_integers_saturate)
         ck_assert_mem_eq(y->data, expected[t], mn_view_bytes(y));
         mn_fixture_free(&f);
     }
-    mn_workers_free(workers);
 }
 END_TEST
 
@@ -368,8 +366,7 @@ END_TEST
 START_TEST(labels_out_of_range)
 {
     static const int64_t bad[] = {-1, 5, INT64_MAX, INT64_MIN};
-    mn_workers *workers = mn_workers_create(NULL, 3, NULL, NULL, NULL);
-    const mn_cpu cpu = {MN_KERNELS_PORTABLE, mn_converters(MN_KERNELS_PORTABLE), workers, 3};
+    const mn_cpu cpu = mn_fixture_cpu(MN_KERNELS_PORTABLE, 2);
     for (size_t i = 0; i < COUNT(bad); i++) {
         fixture f;
         mn_fixture_start(&f, NULL, 0);
@@ -389,7 +386,6 @@ START_TEST(labels_out_of_range)
         ck_assert(isnan(mn_view_get(&f.call.out[0], 0)));
         mn_fixture_free(&f);
     }
-    mn_workers_free(workers);
 }
 END_TEST
 
@@ -398,6 +394,7 @@ int main(void)
     Suite *suite = suite_create("cpu_kernels");
     TCase *tests = tcase_create("kernels");
     tcase_set_timeout(tests, 120);
+    tcase_add_checked_fixture(tests, NULL, mn_fixture_teardown);
     tcase_add_loop_test(tests, maps, 0, 3);
     tcase_add_loop_test(tests, accumulate, 0, 3);
     tcase_add_loop_test(tests, aliased_operands, 0, 3);

@@ -81,7 +81,7 @@ START_TEST(plan_cache)
     ck_assert_int_eq(prepared, 3 + MN_PLAN_LIMIT + 10);
     ck_assert_int_le(mn_ops_state_get(ctx)->entries, MN_PLAN_LIMIT);
     ck_assert_ptr_null(apply_bump(ctx, mn_test_vector(ctx, MN_F32, 13, 0), NULL));
-    mn_test_expect_error(ctx, MN_ERR_UNSUPPORTED, "bump: the kernel does not take these arguments");
+    mn_test_expect_op_error(ctx, MN_ERR_UNSUPPORTED, "bump: the kernel does not take these arguments");
     mn_context_free(ctx);
 }
 END_TEST
@@ -105,7 +105,7 @@ START_TEST(widening)
         ck_assert_uint_eq(mn_widened_calls(ctx), (uint64_t)i + 1);
     }
     ck_assert_ptr_null(apply_bump(ctx, mn_test_vector(ctx, MN_F64, 3, 1), NULL));
-    mn_test_expect_error(ctx, MN_ERR_UNSUPPORTED, "bump: no kernel for f64 on device cpu");
+    mn_test_expect_op_error(ctx, MN_ERR_UNSUPPORTED, "bump: no kernel for f64 on device cpu");
     ck_assert_uint_eq(mn_widened_calls(ctx), 2);
     mn_context_free(ctx);
 }
@@ -128,7 +128,7 @@ START_TEST(versions)
     ck_assert_uint_eq(mn_tensor_version(a), of_a + 2);
     ck_assert_int_eq(mn_tensor_copy(a, mn_test_vector(ctx, MN_F32, 4, 0)), MN_ERR_SHAPE);
     ck_assert_int_eq(mn_tensor_copy(a, b), MN_ERR_SHAPE); /* still pending */
-    mn_test_expect_error(ctx, MN_ERR_SHAPE, "assign: ");
+    mn_test_expect_op_error(ctx, MN_ERR_SHAPE, "assign: ");
     ck_assert_uint_eq(mn_tensor_version(a), of_a + 2);
     ck_assert_double_eq(mn_test_first(a), 9);
     ck_assert_ptr_nonnull(mn_add(a, a));
@@ -143,7 +143,7 @@ START_TEST(copies_into_a_graph_are_refused)
     mn_tensor *leaf = mn_test_vector(ctx, MN_F32, 3, 1), *src = mn_test_vector(ctx, MN_F32, 3, 5);
     mn_set_requires_grad(leaf, true);
     ck_assert_int_eq(mn_tensor_copy(leaf, src), MN_ERR_STATE);
-    mn_test_expect_error(ctx, MN_ERR_STATE, "part of the graph");
+    mn_test_expect_op_error(ctx, MN_ERR_STATE, "part of the graph");
     ck_assert_int_eq(mn_tensor_copy(mn_relu(leaf), src), MN_ERR_STATE);
     mn_error_clear(ctx);
     mn_no_grad_begin(ctx);
@@ -151,7 +151,7 @@ START_TEST(copies_into_a_graph_are_refused)
     mn_no_grad_end(ctx);
     ck_assert_double_eq(mn_test_first(leaf), 5);
     ck_assert_int_eq(mn_tensor_copy(NULL, src), MN_ERR_ARGUMENT);
-    mn_test_expect_error(ctx, MN_ERR_ARGUMENT, "argument 1 is NULL");
+    mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT, "argument 1 is NULL");
     mn_context_free(ctx);
 }
 END_TEST
@@ -160,13 +160,13 @@ START_TEST(faults)
 {
     mn_context *ctx = mn_test_reference();
     ck_assert_ptr_null(apply_bump(ctx, mn_test_vector(ctx, MN_F32, 7, 0), NULL));
-    mn_test_expect_error(ctx, MN_ERR_DEVICE, "bump: seven of 7");
+    mn_test_expect_op_error(ctx, MN_ERR_DEVICE, "bump: seven of 7");
     mn_context_free(ctx);
-    ctx = mn_test_context("cpu-deferred", MN_KERNELS_REFERENCE);
+    ctx = mn_test_op_context("cpu-deferred", MN_KERNELS_REFERENCE);
     mn_tensor *y = apply_bump(ctx, mn_test_vector(ctx, MN_F32, 7, 0), NULL);
     ck_assert_ptr_nonnull(y);
     ck_assert_int_eq(mn_synchronize(ctx), MN_ERR_DEVICE);
-    mn_test_expect_error(ctx, MN_ERR_DEVICE, "bump: seven of 7");
+    mn_test_expect_op_error(ctx, MN_ERR_DEVICE, "bump: seven of 7");
     mn_context_free(ctx);
 }
 END_TEST
@@ -179,7 +179,7 @@ START_TEST(written_inputs_stand_alone)
     mn_tensor *head = mn_tensor_view(whole->storage, 0, MN_F32, 1, &three);
     mn_tensor *tail = mn_tensor_view(whole->storage, 4, MN_F32, 1, &three);
     ck_assert_int_eq(mn_tensor_copy(head, tail), MN_ERR_ARGUMENT);
-    mn_test_expect_error(ctx, MN_ERR_ARGUMENT,
+    mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT,
                          "argument 1 is written, but shares memory with argument 2");
     mn_tensor *const same[2] = {head, head};
     mn_dispatch(ctx, &mn_ops[MN_OP_accumulate], same, 2, NULL, 0, false, NULL);
@@ -219,7 +219,7 @@ START_TEST(no_memory)
         counter.fail_at = 0;
         if (!s) {
             ck_assert_uint_eq(mn_tensor_version(target), version);
-            mn_test_expect_error(ctx, MN_ERR_MEMORY, "");
+            mn_test_expect_op_error(ctx, MN_ERR_MEMORY, "");
             ck_assert_double_eq(mn_test_first(target), 1);
             s = work(ctx, target);
         }
@@ -237,7 +237,7 @@ END_TEST
 
 START_TEST(deferred_reference)
 {
-    mn_context *ctx = mn_test_context("cpu-deferred", MN_KERNELS_REFERENCE);
+    mn_context *ctx = mn_test_op_context("cpu-deferred", MN_KERNELS_REFERENCE);
     mn_tensor *target = mn_full(ctx, MN_F32, 0, NULL, 1);
     mn_scope scope = mn_scope_begin(ctx);
     work(ctx, target);

@@ -217,7 +217,7 @@ START_TEST(shape_rules_refuse)
         snprintf(prefix, sizeof prefix, "conv1: %s: ", mn_ops[c->op].name);
         ck_assert_msg(strncmp(mn_error_message(ctx), prefix, strlen(prefix)) == 0, "%s",
                       mn_error_message(ctx));
-        mn_test_expect_error(ctx, c->status, c->text);
+        mn_test_expect_op_error(ctx, c->status, c->text);
         seen[c->op] = true;
     }
     for (int i = 0; i < MN_OP_COUNT; i++)
@@ -300,7 +300,7 @@ START_TEST(shape_rules_accept)
 {
     static const mn_kernel_set sets[] = {MN_KERNELS_REFERENCE, MN_KERNELS_PORTABLE,
                                          MN_KERNELS_AUTO};
-    mn_context *ctx = mn_test_context("cpu", sets[_i]);
+    mn_context *ctx = mn_test_op_context("cpu", sets[_i]);
     for (int i = 0; i < GOOD_CASES; i++) {
         const good_case *c = &good_cases[i];
         mn_tensor *inputs[MN_MAX_INPUTS], *outputs[MN_MAX_OUTPUTS] = {NULL};
@@ -324,16 +324,16 @@ START_TEST(missing_and_foreign_arguments)
     for (int i = 0; i < MN_OP_COUNT; i++) {
         mn_tensor *inputs[MN_MAX_INPUTS] = {NULL}, *outputs[MN_MAX_OUTPUTS];
         mn_dispatch(ctx, &mn_ops[i], inputs, mn_ops[i].min_inputs, NULL, 0, false, outputs);
-        mn_test_expect_error(ctx, MN_ERR_ARGUMENT, ": argument 1 is NULL");
+        mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT, ": argument 1 is NULL");
         mn_dispatch(ctx, &mn_ops[i], inputs, mn_ops[i].max_inputs + 1, NULL, 0, false, outputs);
-        mn_test_expect_error(ctx, MN_ERR_ARGUMENT, " inputs, takes ");
+        mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT, " inputs, takes ");
     }
     ck_assert_ptr_null(mn_add(mine, NULL));
-    mn_test_expect_error(ctx, MN_ERR_ARGUMENT, "add: argument 2 is NULL");
+    mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT, "add: argument 2 is NULL");
     ck_assert_ptr_null(mn_linear(NULL, mine, NULL));
-    mn_test_expect_error(ctx, MN_ERR_ARGUMENT, "linear: argument 1 is NULL");
+    mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT, "linear: argument 1 is NULL");
     ck_assert_ptr_null(mn_add(mine, foreign));
-    mn_test_expect_error(ctx, MN_ERR_ARGUMENT, "add: argument 2 belongs to another context");
+    mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT, "add: argument 2 belongs to another context");
     ck_assert_ptr_null(mn_add(NULL, NULL));
     ck_assert_ptr_null(mn_batch_norm(NULL, NULL, NULL, NULL, NULL));
     mn_test_expect_ok(ctx);

@@ -1,0 +1,90 @@
+/* minim ops and minim info. */
+#include "cli.h"
+
+#include <string.h>
+
+/* "f64 f32 f16" of a mask into buffer. */
+static const char *dtypes_text(uint32_t mask, char *buffer, size_t size)
+{
+    size_t used = 0;
+    buffer[0] = '\0';
+    for (int t = 0; t < MN_DTYPE_COUNT; t++)
+        if ((mask >> t & 1u) != 0 && used < size)
+            used += (size_t)snprintf(buffer + used, size - used, "%s%s", used > 0 ? " " : "",
+                                     mn_dtype_name((mn_dtype)t));
+    return buffer[0] != '\0' ? buffer : "-";
+}
+
+static void print_dtypes_json(const char *key, uint32_t mask)
+{
+    bool first = true;
+    printf(",\"%s\":[", key);
+    for (int t = 0; t < MN_DTYPE_COUNT; t++)
+        if ((mask >> t & 1u) != 0) {
+            printf("%s\"%s\"", first ? "" : ",", mn_dtype_name((mn_dtype)t));
+            first = false;
+        }
+    printf("]");
+}
+
+static void print_ops_json(void)
+{
+    mn_op_info info;
+    printf("{\"ops\":[");
+    for (int i = 0; mn_op_info_get(i, &info); i++) {
+        printf("%s{\"name\":\"%s\",\"rule\":{\"cpu\":\"%s\",\"cuda\":\"%s\"},\"differentiable\":%s",
+               i > 0 ? "," : "", info.name, mn_cast_rule_name(info.rule_cpu),
+               mn_cast_rule_name(info.rule_cuda), info.differentiable ? "true" : "false");
+        print_dtypes_json("cpu", info.cpu_dtypes);
+        print_dtypes_json("reference", info.reference_dtypes);
+        printf(",\"summary\":");
+        cli_json_string(stdout, info.summary);
+        printf("}");
+    }
+    printf("]}\n");
+}
+
+int cli_ops(settings *set)
+{
+    if (set->json) {
+        print_ops_json();
+        return EXIT_OK;
+    }
+    mn_op_info info;
+    char cpu[80];
+    printf("%-29s %-9s %-5s %-31s %s\n", "op", "autocast", "grad", "CPU kernel for",
+           "what it does");
+    for (int i = 0; mn_op_info_get(i, &info); i++)
+        printf("%-29s %-9s %-5s %-31s %s\n", info.name, mn_cast_rule_name(info.rule_cpu),
+               info.differentiable ? "yes" : "no", dtypes_text(info.cpu_dtypes, cpu, sizeof cpu),
+               info.summary);
+    printf(
+        "\nThe rule is the same on the CPU and on CUDA. Dtypes without a CPU kernel are served by "
+        "the reference kernel.\n");
+    return EXIT_OK;
+}
+
+int cli_info(settings *set)
+{
+    mn_error error = {MN_OK, ""};
+    mn_context *context = mn_context_create(&set->train.context, &error);
+    if (context == NULL)
+        return cli_fail_error("info", &error);
+    mn_context_info info = mn_context_info_get(context);
+    const char *const rows[][2] = {{"version", mn_version()},      {"compiler", info.compiler},
+                                   {"device", info.device},        {"cpu", info.cpu},
+                                   {"features", info.features},    {"kernels", info.kernels},
+                                   {"cuda", "not in this version"}};
+    size_t count = sizeof rows / sizeof rows[0];
+    for (size_t i = 0; i < count; i++) {
+        if (set->json) {
+            printf("%s\"%s\":", i == 0 ? "{" : ",", rows[i][0]);
+            cli_json_string(stdout, rows[i][1]);
+        } else {
+            printf("%-9s %s\n", rows[i][0], rows[i][1]);
+        }
+    }
+    printf(set->json ? ",\"threads\":%d}\n" : "threads   %d\n", info.threads);
+    mn_context_free(context);
+    return EXIT_OK;
+}

@@ -1,0 +1,77 @@
+/* cli: what the commands share. The program uses the public header only. */
+#ifndef MN_CLI_CLI_H
+#define MN_CLI_CLI_H
+
+#include <minim.h>
+
+#include <stdio.h>
+
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+
+/* Everything that options can set; a command reads what concerns it. */
+typedef struct settings {
+    mn_train_options train;
+    const char *log;
+    bool quiet, json;
+    const char *precisions, *report;
+    int64_t seeds;
+    double margin;
+    int64_t warmup;
+    bool batch_given, data_given;
+} settings;
+
+typedef struct command {
+    const char *name;
+    const char *summary;
+    const char *details; /* what --help adds */
+    const char *options; /* the option names it takes, separated by blanks */
+    int (*run)(settings *set);
+} command;
+
+extern const command cli_commands[];
+extern const int cli_command_count;
+
+settings cli_defaults(void);
+/* Parses argv[0 .. count-1]; returns EXIT_OK, EXIT_USAGE after one line on standard error, or -1
+ * when help was asked for (and printed). */
+int cli_parse(const command *cmd, int count, char **argv, settings *set);
+
+/* "minim: WHAT: WHY" on standard error; returns EXIT_FAILED. */
+int cli_fail(const char *what, const char *why);
+int cli_fail_error(const char *what, const mn_error *error);
+/* Flushes standard output; a failed write there (a full disk, say) is a failure of the program. */
+int cli_finish(int status);
+
+/* Interrupts: installed for the long commands; the first one asks to stop, the second one kills. */
+void cli_catch_interrupts(void);
+bool cli_interrupted(void);
+
+const char *cli_amp_name(mn_dtype amp);
+
+/* JSON values on a stream: a string with escapes, and a number (a non-finite one as a string, "not
+ * measured", NaN, as null). */
+void cli_json_string(FILE *out, const char *text);
+void cli_json_number(FILE *out, double value);
+
+/* What the user sees of a run on standard error: a line redrawn on a terminal, and a line an epoch.
+ */
+typedef struct progress_line {
+    bool quiet, terminal, open;
+    double last_draw;
+    int64_t epochs;
+    char prefix[48];
+} progress_line;
+progress_line cli_progress_begin(const settings *set);
+void cli_progress_step(progress_line *line, const mn_progress *progress);
+void cli_progress_epoch(progress_line *line, const mn_epoch_result *result);
+void cli_progress_note(progress_line *line, const char *text);
+void cli_progress_end(progress_line *line);
+
+int cli_train(settings *set);
+int cli_eval(settings *set);
+int cli_compare(settings *set);
+int cli_bench(settings *set);
+int cli_ops(settings *set);
+int cli_info(settings *set);
+
+#endif

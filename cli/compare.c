@@ -1,0 +1,199 @@
+/* minim compare and minim bench. */
+#include "cli.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void on_run(void *user, const char *precision, uint64_t seed)
+{
+    progress_line *line = user;
+    snprintf(line->prefix, sizeof line->prefix, "%-4s seed %llu  ", precision,
+             (unsigned long long)seed);
+    line->epochs = 0;
+}
+
+static void on_progress(void *user, const mn_progress *progress)
+{
+    cli_progress_step(user, progress);
+}
+
+static void on_epoch(void *user, const mn_epoch_result *result)
+{
+    cli_progress_epoch(user, result);
+}
+
+static void on_notice(void *user, const char *text)
+{
+    cli_progress_note(user, text);
+}
+
+static bool on_cancel(void *user)
+{
+    (void)user;
+    return cli_interrupted();
+}
+
+static const mn_epoch_result *last_epoch(const mn_train_result *run)
+{
+    return run->epoch_count > 0 ? &run->epochs[run->epoch_count - 1] : NULL;
+}
+
+/* A figure of the table; "-" where it was not measured. */
+static const char *figure(char buffer[32], const char *format, double value)
+{
+    if (isnan(value))
+        return "-";
+    snprintf(buffer, 32, format, value);
+    return buffer;
+}
+
+static void print_table(const mn_compare_result *r)
+{
+    printf("\n%-9s %5s %9s %10s %8s %9s %11s %9s %12s\n", "precision", "seed", "test acc",
+           "train loss", "skipped", "nonfinite", "final scale", "images/s", "peak tensors");
+    for (int i = 0; i < r->row_count; i++) {
+        const mn_epoch_result *e = last_epoch(r->rows[i].run);
+        if (e == NULL)
+            continue;
+        char speed[32];
+        printf("%-9s %5llu %8.2f%% %10.4f %8lld %9lld %11g %9s %8.2f MiB\n", r->rows[i].precision,
+               (unsigned long long)r->rows[i].seed, 100.0 * e->test_accuracy, e->train_loss,
+               (long long)e->skipped_steps, (long long)e->nonfinite, e->scale,
+               figure(speed, "%.0f", e->images_per_s), (double)e->peak_tensor_bytes / 1048576.0);
+    }
+}
+
+static void print_deviations(const mn_compare_result *r, double margin)
+{
+    if (r->deviation_count == 0)
+        return;
+    const mn_epoch_result *last = last_epoch(r->rows[0].run);
+    const char *metric = last != NULL && !isnan(last->validation_accuracy) ? "validation" : "test";
+    printf("\nagainst fp32, paired by seed (margin %g points, 90%% interval):\n", margin);
+    for (int i = 0; i < r->deviation_count; i++) {
+        const mn_compare_deviation *d = &r->deviations[i];
+        char speed[32], memory[32];
+        printf("%-9s %s accuracy %+.2f points", d->precision, metric, d->accuracy_delta_pp_mean);
+        if (!isnan(d->interval_low_pp))
+            printf(" [%+.2f, %+.2f]", d->interval_low_pp, d->interval_high_pp);
+        printf(" (n = %d), throughput %s, tensor memory %s: %s\n", d->n,
+               figure(speed, "x%.2f", d->throughput_ratio),
+               figure(memory, "x%.2f", d->memory_ratio), d->verdict);
+    }
+}
+
+static void print_json(const mn_compare_result *r)
+{
+    printf("{\"reference\":\"fp32\",\"runs\":[");
+    for (int i = 0; i < r->row_count; i++) {
+        const mn_epoch_result *e = last_epoch(r->rows[i].run);
+        printf("%s{\"precision\":\"%s\",\"seed\":%llu,\"test_accuracy\":", i > 0 ? "," : "",
+               r->rows[i].precision, (unsigned long long)r->rows[i].seed);
+        cli_json_number(stdout, e != NULL ? e->test_accuracy : (double)NAN);
+        printf(",\"skipped_steps\":%lld,\"images_per_s\":",
+               (long long)(e != NULL ? e->skipped_steps : 0));
+        cli_json_number(stdout, e != NULL ? e->images_per_s : (double)NAN);
+        printf("}");
+    }
+    printf("],\"verdict\":{");
+    for (int i = 0; i < r->deviation_count; i++)
+        printf("%s\"%s\":\"%s\"", i > 0 ? "," : "", r->deviations[i].precision,
+               r->deviations[i].verdict);
+    printf("}}\n");
+}
+
+int cli_compare(settings *set)
+{
+    progress_line line = cli_progress_begin(set);
+    mn_compare_options options = mn_compare_options_default();
+    options.train = set->train;
+    options.train.user = &line;
+    options.train.progress = on_progress;
+    options.train.epoch = on_epoch;
+    options.train.notice = on_notice;
+    options.train.cancel = on_cancel;
+    options.precisions = set->precisions;
+    options.seeds = set->seeds < 1000000 ? (int)set->seeds : 1000000;
+    options.margin = set->margin;
+    options.report = set->report;
+    options.run_begin = on_run;
+    cli_catch_interrupts();
+    mn_error error = {MN_OK, ""};
+    mn_compare_result *result = mn_compare(&options, &error);
+    cli_progress_end(&line);
+    if (result == NULL)
+        return cli_fail_error("compare", &error);
+    if (set->json) {
+        print_json(result);
+    } else {
+        print_table(result);
+        print_deviations(result, options.margin);
+        printf("A skipped step is a diagnosis of the loss scale, and no sign of convergence.\n");
+        if (set->report != NULL)
+            printf("report: %s/report.html and %s/report.json\n", set->report, set->report);
+    }
+    int status = result->cancelled ? EXIT_INTERRUPTED : EXIT_OK;
+    mn_compare_result_free(result);
+    return status;
+}
+
+/* "synthetic:HxWxC:CLASSES" into the benchmark's options. */
+static bool parse_synthetic(const char *data, mn_bench_options *options)
+{
+    int used = 0, h, w, c, classes;
+    if (sscanf(data, "synthetic:%dx%dx%d:%d%n", &h, &w, &c, &classes, &used) != 4 ||
+        data[used] != '\0')
+        return false;
+    options->height = h;
+    options->width = w;
+    options->channels = c;
+    options->classes = classes;
+    return true;
+}
+
+static void print_bench_json(const mn_bench_options *o, const mn_bench_result *r)
+{
+    printf("{\"model\":\"%s\",\"amp\":\"%s\",\"device\":\"%s\",\"threads\":%d,\"batch\":%lld,"
+           "\"steps\":%lld,",
+           o->model, cli_amp_name(o->amp), o->context.device != NULL ? o->context.device : "cpu",
+           r->threads, (long long)o->batch, (long long)o->steps);
+    printf("\"images_per_s\":{\"median\":%.6g,\"min\":%.6g,\"max\":%.6g},", r->images_per_s_median,
+           r->images_per_s_min, r->images_per_s_max);
+    printf("\"step_ms\":{\"median\":%.6g,\"min\":%.6g,\"max\":%.6g},", r->step_ms_median,
+           r->step_ms_min, r->step_ms_max);
+    printf("\"peak_tensor_bytes\":%llu,\"peak_rss_bytes\":%llu,\"gflop_per_step\":%.6g,"
+           "\"gflops\":%.6g}\n",
+           (unsigned long long)r->peak_tensor_bytes, (unsigned long long)r->peak_rss_bytes,
+           r->gflop_per_step, r->gflops);
+}
+
+int cli_bench(settings *set)
+{
+    mn_bench_options options = mn_bench_options_default();
+    options.model = set->train.model;
+    options.batch = set->train.batch;
+    options.steps = set->train.steps > 0 ? set->train.steps : options.steps;
+    options.warmup = set->warmup;
+    options.amp = set->train.amp;
+    options.context = set->train.context;
+    if (set->data_given && !parse_synthetic(set->train.data, &options)) {
+        fprintf(stderr, "minim: --data: bench takes synthetic:HxWxC:CLASSES, got \"%s\"\n",
+                set->train.data);
+        return EXIT_USAGE;
+    }
+    mn_bench_result r;
+    mn_error error = {MN_OK, ""};
+    if (mn_bench(&options, &r, &error) != MN_OK)
+        return cli_fail_error("bench", &error);
+    if (set->json)
+        print_bench_json(&options, &r);
+    else
+        printf("%s, amp %s, batch %lld, %d threads: %.0f images/s (median of %lld steps; %.0f to "
+               "%.0f), %.2f ms a step, %.1f GFLOP/s, peak tensors %.1f MiB, RSS %.1f MiB\n",
+               options.model, cli_amp_name(options.amp), (long long)options.batch, r.threads,
+               r.images_per_s_median, (long long)options.steps, r.images_per_s_min,
+               r.images_per_s_max, r.step_ms_median, r.gflops,
+               (double)r.peak_tensor_bytes / 1048576.0, (double)r.peak_rss_bytes / 1048576.0);
+    return EXIT_OK;
+}

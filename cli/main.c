@@ -1,0 +1,129 @@
+/* minim: the command-line program. Finds the command and runs it. */
+#include "cli.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+
+#define RUN_OPTIONS                                                                                \
+    "data model device threads epochs steps batch accumulate optimizer lr momentum weight-decay "  \
+    "schedule clip-norm init-scale growth-interval seed validation limit rules quiet json "
+
+const command cli_commands[] = {
+    {"train", "train a model, log, checkpoint, resume",
+     "Trains on --data and reports loss and accuracy each epoch. --checkpoint keeps everything "
+     "that\n"
+     "--resume needs to go on bit for bit; --log writes one JSON object a line.\n",
+     RUN_OPTIONS "amp stop-after checkpoint checkpoint-every resume resume-anyway log", cli_train},
+    {"eval", "loss and accuracy of a checkpoint on a data set's test part",
+     "The model, image size and normalisation come from the checkpoint.\n",
+     "checkpoint data device threads amp batch limit json", cli_eval},
+    {"compare", "train the same run in several precisions against the FP32 reference",
+     "Each run starts from the same seed and sees the data in the same order. --report DIR writes\n"
+     "report.json and report.html there. With three seeds or more a verdict is given.\n",
+     RUN_OPTIONS "precisions seeds margin report", cli_compare},
+    {"bench", "throughput and memory of whole training steps, after warm-up",
+     "Runs on synthetic images, so that no data set is needed: --data synthetic:HxWxC:CLASSES "
+     "sets\n"
+     "their size.\n",
+     "model data device threads amp batch steps warmup json", cli_bench},
+    {"ops", "the table of ops: cast rule, kernels per dtype, differentiable", "", "json", cli_ops},
+    {"info", "version, compiler, processor features and the kernels chosen", "",
+     "device threads json", cli_info},
+};
+const int cli_command_count = (int)(sizeof cli_commands / sizeof cli_commands[0]);
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal_number)
+{
+    (void)signal_number;
+    interrupted = 1;
+}
+
+void cli_catch_interrupts(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt;
+    action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+bool cli_interrupted(void)
+{
+    return interrupted != 0;
+}
+
+int cli_fail(const char *what, const char *why)
+{
+    fprintf(stderr, "minim: %s: %s\n", what, why);
+    return EXIT_FAILED;
+}
+
+int cli_fail_error(const char *what, const mn_error *error)
+{
+    return cli_fail(what,
+                    error->message[0] != '\0' ? error->message : mn_status_name(error->status));
+}
+
+int cli_finish(int status)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    return cli_fail("standard output", strerror(errno));
+}
+
+const char *cli_amp_name(mn_dtype amp)
+{
+    return amp == MN_F16 ? "fp16" : amp == MN_BF16 ? "bf16" : "off";
+}
+
+static void print_usage(FILE *out)
+{
+    fprintf(out,
+            "minim %s: small CNN classifiers in mixed precision\n\n"
+            "usage: minim COMMAND [options]    (minim COMMAND --help explains each)\n\n",
+            mn_version());
+    for (int i = 0; i < cli_command_count; i++)
+        fprintf(out, "  %-9s %s\n", cli_commands[i].name, cli_commands[i].summary);
+    fprintf(out, "\n  --version prints the version\n");
+}
+
+static const command *find_command(const char *name)
+{
+    for (int i = 0; i < cli_command_count; i++)
+        if (strcmp(cli_commands[i].name, name) == 0)
+            return &cli_commands[i];
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_usage(stderr);
+        return EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_usage(stdout);
+        return cli_finish(EXIT_OK);
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("minim %s\n", mn_version());
+        return cli_finish(EXIT_OK);
+    }
+    const command *cmd = find_command(argv[1]);
+    if (cmd == NULL) {
+        fprintf(stderr, "minim: unknown command \"%s\": 'minim --help' lists them\n", argv[1]);
+        return EXIT_USAGE;
+    }
+    settings set = cli_defaults();
+    int parsed = cli_parse(cmd, argc - 2, argv + 2, &set);
+    if (parsed != EXIT_OK)
+        return parsed < 0 ? cli_finish(EXIT_OK) : parsed;
+    return cli_finish(cmd->run(&set));
+}

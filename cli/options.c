@@ -1,0 +1,255 @@
+/* Options: one table, parsed strictly, each with its line of help. */
+#include "cli.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum option_kind {
+    TEXT,
+    WHOLE,  /* int64_t, at least `least` */
+    NUMBER, /* finite double */
+    FLAG,
+    SEED,
+    THREADS,
+    AMP,
+    SCHEDULE
+} option_kind;
+
+typedef struct option {
+    const char *name, *value, *help;
+    option_kind kind;
+    size_t offset;
+    int64_t least;
+} option;
+
+#define AT(member) offsetof(settings, member)
+static const option options[] = {
+    {"data", "SPEC", "fashion-mnist[:DIR] (default), mnist:DIR, synthetic:HxWxC:CLASSES", TEXT,
+     AT(train.data), 0},
+    {"model", "NAME", "lenet5 (default) or cnn-small", TEXT, AT(train.model), 0},
+    {"amp", "MODE", "off (default), bf16 or fp16", AMP, AT(train.amp), 0},
+    {"device", "NAME", "cpu (default)", TEXT, AT(train.context.device), 0},
+    {"threads", "N", "worker threads; default: all processors of this process", THREADS,
+     AT(train.context.threads), 1},
+    {"epochs", "N", "epochs (default 5)", WHOLE, AT(train.epochs), 1},
+    {"steps", "N", "optimizer steps in all, applied or skipped; replaces --epochs", WHOLE,
+     AT(train.steps), 1},
+    {"stop-after", "N", "end after N steps without changing the schedule", WHOLE,
+     AT(train.stop_after), 1},
+    {"batch", "N", "images of a micro-batch (default 64)", WHOLE, AT(train.batch), 1},
+    {"accumulate", "N", "micro-batches of a step (default 1)", WHOLE, AT(train.accumulate), 1},
+    {"optimizer", "NAME", "sgd (default)", TEXT, AT(train.optimizer), 0},
+    {"lr", "X", "learning rate (default 0.05)", NUMBER, AT(train.lr), 0},
+    {"momentum", "X", "momentum (default 0.9)", NUMBER, AT(train.momentum), 0},
+    {"weight-decay", "X", "weight decay (default 5e-4)", NUMBER, AT(train.weight_decay), 0},
+    {"schedule", "NAME", "cosine (default) or constant", SCHEDULE, AT(train.schedule), 0},
+    {"clip-norm", "X", "clip the gradient's 2-norm to X (default: no)", NUMBER, AT(train.clip_norm),
+     0},
+    {"init-scale", "X", "first loss scale of fp16 (default 65536)", NUMBER,
+     AT(train.scaler.init_scale), 0},
+    {"growth-interval", "N", "clean steps before the scale grows (default 2000)", WHOLE,
+     AT(train.scaler.growth_interval), 1},
+    {"seed", "N", "seed of everything random (default 1)", SEED, AT(train.seed), 0},
+    {"validation", "F", "fraction of the training images held out (default 0.1; 0: none)", NUMBER,
+     AT(train.validation), 0},
+    {"limit", "N", "first N images only", WHOLE, AT(train.limit), 1},
+    {"rules", "LIST", "cast rules that differ, such as \"softmax=KEEP,add=FP32\"", TEXT,
+     AT(train.rules), 0},
+    {"checkpoint", "FILE", "checkpoint to write (eval: to read)", TEXT, AT(train.checkpoint), 0},
+    {"checkpoint-every", "N", "write it every N steps, not only at the end", WHOLE,
+     AT(train.checkpoint_every), 1},
+    {"resume", "FILE", "go on from a checkpoint of the same run", TEXT, AT(train.resume), 0},
+    {"resume-anyway", NULL, "... even if the run differs", FLAG, AT(train.resume_anyway), 0},
+    {"log", "FILE", "write JSON Lines; a resumed run appends", TEXT, AT(log), 0},
+    {"precisions", "LIST", "default fp32,bf16,fp16; fp32 is the reference", TEXT, AT(precisions),
+     0},
+    {"seeds", "N", "runs per precision, from --seed on (default 1)", WHOLE, AT(seeds), 1},
+    {"margin", "X", "bound of the verdict in percentage points (default 0.6)", NUMBER, AT(margin),
+     0},
+    {"report", "DIR", "folder for report.json and report.html", TEXT, AT(report), 0},
+    {"warmup", "N", "steps before timing starts (default 5)", WHOLE, AT(warmup), 0},
+    {"quiet", NULL, "no progress on standard error", FLAG, AT(quiet), 0},
+    {"json", NULL, "result as one line of JSON on standard output", FLAG, AT(json), 0},
+};
+enum { OPTION_COUNT = (int)(sizeof options / sizeof options[0]) };
+
+settings cli_defaults(void)
+{
+    settings set;
+    memset(&set, 0, sizeof set);
+    set.train = mn_train_options_default();
+    set.precisions = "fp32,bf16,fp16";
+    set.seeds = 1;
+    set.margin = 0.6;
+    set.warmup = 5;
+    return set;
+}
+
+/* Whether the blank-separated list holds the word. */
+static bool listed(const char *list, const char *word)
+{
+    size_t length = strlen(word);
+    for (const char *at = list; (at = strstr(at, word)) != NULL; at += length)
+        if ((at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0'))
+            return true;
+    return false;
+}
+
+static void print_help(const command *cmd)
+{
+    printf("usage: minim %s [options]\n\n%c%s.\n%s\n", cmd->name, cmd->summary[0] - 'a' + 'A',
+           cmd->summary + 1, cmd->details);
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        char left[40];
+        if (!listed(cmd->options, options[i].name))
+            continue;
+        snprintf(left, sizeof left, "--%s %s", options[i].name,
+                 options[i].value != NULL ? options[i].value : "");
+        printf("  %-22s %s\n", left, options[i].help);
+    }
+}
+
+static int usage(const command *cmd, const char *option_name, const char *why, const char *value)
+{
+    fprintf(stderr, "minim: --%s: %s%s%s%s ('minim %s --help' lists the options)\n", option_name,
+            why, value != NULL ? " \"" : "", value != NULL ? value : "", value != NULL ? "\"" : "",
+            cmd->name);
+    return EXIT_USAGE;
+}
+
+static bool parse_whole(const char *text, int64_t least, int64_t *value)
+{
+    char *end;
+    errno = 0;
+    long long parsed = strtoll(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || parsed < least)
+        return false;
+    *value = parsed;
+    return true;
+}
+
+static bool parse_number(const char *text, double *value)
+{
+    char *end;
+    errno = 0;
+    *value = strtod(text, &end);
+    return end != text && *end == '\0' && isfinite(*value);
+}
+
+static bool parse_amp(const char *text, mn_dtype *amp)
+{
+    static const struct {
+        const char *name;
+        mn_dtype dtype;
+    } modes[] = {{"off", MN_F32}, {"fp32", MN_F32}, {"bf16", MN_BF16}, {"fp16", MN_F16}};
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
+        if (strcmp(text, modes[i].name) == 0) {
+            *amp = modes[i].dtype;
+            return true;
+        }
+    return false;
+}
+
+static bool parse_seed(const char *text, uint64_t *seed)
+{
+    char *end;
+    errno = 0;
+    *seed = strtoull(text, &end, 10);
+    return errno == 0 && end != text && *end == '\0' && strchr(text, '-') == NULL;
+}
+
+/* Stores the value; NULL if it is fine, else what was expected. */
+static const char *store(const option *opt, const char *text, settings *set)
+{
+    void *at = (char *)set + opt->offset;
+    int64_t whole;
+    switch (opt->kind) {
+    case TEXT:
+        *(const char **)at = text;
+        return *text != '\0' ? NULL : "expected a value, got";
+    case WHOLE:
+        if (parse_whole(text, opt->least, at))
+            return NULL;
+        return opt->least > 0 ? "expected a whole number of at least 1, got"
+                              : "expected a whole number of at least 0, got";
+    case NUMBER:
+        return parse_number(text, at) ? NULL : "expected a number, got";
+    case FLAG:
+        *(bool *)at = true;
+        return NULL;
+    case SEED:
+        return parse_seed(text, at) ? NULL : "expected a whole number of at least 0, got";
+    case THREADS:
+        if (!parse_whole(text, 1, &whole) || whole > 1024)
+            return "expected a whole number from 1 to 1024, got";
+        *(int *)at = (int)whole;
+        return NULL;
+    case AMP:
+        return parse_amp(text, at) ? NULL : "expected off, bf16 or fp16, got";
+    case SCHEDULE:
+        *(mn_schedule_kind *)at =
+            strcmp(text, "cosine") == 0 ? MN_SCHEDULE_COSINE : MN_SCHEDULE_CONSTANT;
+        return strcmp(text, "cosine") == 0 || strcmp(text, "constant") == 0
+                   ? NULL
+                   : "expected cosine or constant, got";
+    }
+    return "cannot be set to";
+}
+
+static const option *find_option(const command *cmd, const char *name, size_t length)
+{
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (strlen(options[i].name) == length && strncmp(options[i].name, name, length) == 0 &&
+            listed(cmd->options, options[i].name))
+            return &options[i];
+    return NULL;
+}
+
+static int parse_one(const command *cmd, const char *argument, const char *next, settings *set,
+                     bool *used_next)
+{
+    if (strncmp(argument, "--", 2) != 0) {
+        fprintf(stderr, "minim: unexpected argument \"%s\" ('minim %s --help' lists the options)\n",
+                argument, cmd->name);
+        return EXIT_USAGE;
+    }
+    const char *name = argument + 2, *equals = strchr(name, '=');
+    size_t length = equals != NULL ? (size_t)(equals - name) : strlen(name);
+    const option *opt = find_option(cmd, name, length);
+    if (opt == NULL) {
+        fprintf(stderr, "minim: unknown option \"%.*s\" ('minim %s --help' lists the options)\n",
+                (int)length + 2, argument, cmd->name);
+        return EXIT_USAGE;
+    }
+    if (opt->kind == FLAG && equals != NULL)
+        return usage(cmd, opt->name, "takes no value, got", equals + 1);
+    const char *value = equals != NULL ? equals + 1 : opt->kind == FLAG ? "" : next;
+    if (value == NULL)
+        return usage(cmd, opt->name, "needs a value", NULL);
+    *used_next = opt->kind != FLAG && equals == NULL;
+    const char *fault = store(opt, value, set);
+    if (fault != NULL)
+        return usage(cmd, opt->name, fault, value);
+    set->batch_given |= strcmp(opt->name, "batch") == 0;
+    set->data_given |= strcmp(opt->name, "data") == 0;
+    return EXIT_OK;
+}
+
+int cli_parse(const command *cmd, int count, char **argv, settings *set)
+{
+    for (int i = 0; i < count; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            print_help(cmd);
+            return -1;
+        }
+        bool used_next = false;
+        int status = parse_one(cmd, argv[i], i + 1 < count ? argv[i + 1] : NULL, set, &used_next);
+        if (status != EXIT_OK)
+            return status;
+        i += used_next;
+    }
+    return EXIT_OK;
+}

@@ -1,0 +1,120 @@
+/* JSON values, and what the user sees of a run on standard error. */
+#define _POSIX_C_SOURCE 200809L
+#include "cli.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+void cli_json_string(FILE *out, const char *text)
+{
+    putc('"', out);
+    for (const unsigned char *p = (const unsigned char *)text; *p != '\0'; p++) {
+        if (*p == '"' || *p == '\\')
+            fprintf(out, "\\%c", *p);
+        else if (*p < 0x20)
+            fprintf(out, "\\u%04x", *p);
+        else
+            putc(*p, out);
+    }
+    putc('"', out);
+}
+
+void cli_json_number(FILE *out, double value)
+{
+    if (isnan(value))
+        fputs("null", out);
+    else if (isinf(value))
+        fputs(value > 0.0 ? "\"inf\"" : "\"-inf\"", out);
+    else
+        fprintf(out, "%.9g", value);
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+progress_line cli_progress_begin(const settings *set)
+{
+    progress_line line = {.quiet = set->quiet, .terminal = isatty(STDERR_FILENO) == 1};
+    return line;
+}
+
+/* "1:02:03" or "4:05". */
+static const char *clock_text(double seconds, char *buffer, size_t size)
+{
+    if (!(seconds >= 0.0 && seconds < 1e8))
+        return "?";
+    long whole = (long)(seconds + 0.5);
+    if (whole >= 3600)
+        snprintf(buffer, size, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
+    else
+        snprintf(buffer, size, "%ld:%02ld", whole / 60, whole % 60);
+    return buffer;
+}
+
+void cli_progress_step(progress_line *line, const mn_progress *p)
+{
+    line->epochs = p->epochs;
+    if (line->quiet || !line->terminal)
+        return;
+    double time = now();
+    if (line->open && time - line->last_draw < 0.1)
+        return;
+    char left[32], scale[32] = "";
+    if (p->last.scale != 1.0)
+        snprintf(scale, sizeof scale, "  scale %g", p->last.scale);
+    fprintf(stderr,
+            "\r\033[K%sepoch %lld/%lld  step %lld/%lld  loss %.4f  accuracy %.1f%%  %.0f images/s"
+            "%s  skipped %lld  %s left",
+            line->prefix, (long long)p->last.epoch, (long long)p->epochs, (long long)p->steps,
+            (long long)p->total_steps, p->loss, 100.0 * p->accuracy, p->images_per_s, scale,
+            (long long)p->skipped_steps, clock_text(p->seconds_left, left, sizeof left));
+    fflush(stderr);
+    line->open = true;
+    line->last_draw = time;
+}
+
+static void close_line(progress_line *line)
+{
+    if (line->open)
+        fputs("\r\033[K", stderr);
+    line->open = false;
+}
+
+void cli_progress_epoch(progress_line *line, const mn_epoch_result *r)
+{
+    if (line->quiet)
+        return;
+    close_line(line);
+    fprintf(stderr, "%sepoch %lld", line->prefix, (long long)r->epoch);
+    if (line->epochs > 0)
+        fprintf(stderr, "/%lld", (long long)line->epochs);
+    fprintf(stderr, "  train loss %.4f", r->train_loss);
+    if (!isnan(r->validation_accuracy))
+        fprintf(stderr, "  validation accuracy %.2f%%", 100.0 * r->validation_accuracy);
+    if (!isnan(r->test_accuracy))
+        fprintf(stderr, "  test accuracy %.2f%%", 100.0 * r->test_accuracy);
+    if (!isnan(r->images_per_s))
+        fprintf(stderr, "  %.0f images/s", r->images_per_s);
+    if (r->skipped_steps > 0 || r->scale != 1.0)
+        fprintf(stderr, "  scale %g  skipped %lld", r->scale, (long long)r->skipped_steps);
+    if (r->nonfinite > r->skipped_steps)
+        fprintf(stderr, "  NON-FINITE gradients in %lld steps", (long long)r->nonfinite);
+    fputc('\n', stderr);
+}
+
+void cli_progress_note(progress_line *line, const char *text)
+{
+    close_line(line);
+    fprintf(stderr, "minim: note: %s\n", text);
+}
+
+void cli_progress_end(progress_line *line)
+{
+    close_line(line);
+}

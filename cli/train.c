@@ -1,0 +1,164 @@
+/* minim train and minim eval. */
+#include "cli.h"
+
+#include <errno.h>
+#include <string.h>
+
+typedef struct session {
+    progress_line line;
+    FILE *log;
+    int log_error; /* errno of the first failed write, 0: none */
+} session;
+
+static void on_log(void *user, const char *json_line)
+{
+    session *s = user;
+    if (s->log == NULL || s->log_error != 0)
+        return;
+    errno = 0;
+    if (fprintf(s->log, "%s\n", json_line) < 0 || fflush(s->log) != 0)
+        s->log_error = errno != 0 ? errno : EIO;
+}
+
+static void on_progress(void *user, const mn_progress *progress)
+{
+    cli_progress_step(&((session *)user)->line, progress);
+}
+
+static void on_epoch(void *user, const mn_epoch_result *result)
+{
+    cli_progress_epoch(&((session *)user)->line, result);
+}
+
+static void on_notice(void *user, const char *text)
+{
+    cli_progress_note(&((session *)user)->line, text);
+}
+
+static bool on_cancel(void *user)
+{
+    return cli_interrupted() || ((session *)user)->log_error != 0;
+}
+
+static void print_json(const settings *set, const mn_train_result *r)
+{
+    const mn_epoch_result *last = r->epoch_count > 0 ? &r->epochs[r->epoch_count - 1] : NULL;
+    printf("{\"model\":");
+    cli_json_string(stdout, r->model);
+    printf(",\"data\":");
+    cli_json_string(stdout, r->data);
+    printf(",\"amp\":\"%s\",\"parameters\":%lld,\"epochs\":%lld,\"steps\":%lld,\"seconds\":",
+           cli_amp_name(set->train.amp), (long long)r->parameters,
+           (long long)(last != NULL ? last->epoch : 0), (long long)r->total_steps);
+    cli_json_number(stdout, r->seconds);
+    printf(",\"cancelled\":%s", r->cancelled ? "true" : "false");
+    if (last != NULL) {
+        const struct {
+            const char *name;
+            double value;
+        } fields[] = {{"train_loss", last->train_loss},
+                      {"validation_loss", last->validation_loss},
+                      {"validation_accuracy", last->validation_accuracy},
+                      {"test_loss", last->test_loss},
+                      {"test_accuracy", last->test_accuracy},
+                      {"images_per_s", last->images_per_s},
+                      {"skipped_steps", (double)last->skipped_steps},
+                      {"nonfinite", (double)last->nonfinite},
+                      {"scale", last->scale},
+                      {"peak_tensor_bytes", (double)last->peak_tensor_bytes},
+                      {"peak_rss_bytes", (double)last->peak_rss_bytes}};
+        for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+            printf(",\"%s\":", fields[i].name);
+            cli_json_number(stdout, fields[i].value);
+        }
+    }
+    printf("}\n");
+}
+
+static void print_text(const settings *set, const mn_train_result *r)
+{
+    const mn_epoch_result *last = r->epoch_count > 0 ? &r->epochs[r->epoch_count - 1] : NULL;
+    printf("%s on %s, amp %s, seed %llu: %lld steps in %.1f s", r->model, r->data,
+           cli_amp_name(set->train.amp), (unsigned long long)set->train.seed,
+           (long long)r->total_steps, r->seconds);
+    if (last != NULL)
+        printf(", test accuracy %.2f%%, test loss %.4f", 100.0 * last->test_accuracy,
+               last->test_loss);
+    printf("\n");
+    if (set->train.checkpoint != NULL)
+        printf("checkpoint: %s\n", set->train.checkpoint);
+    if (set->log != NULL)
+        printf("log: %s\n", set->log);
+}
+
+static int finish_log(const settings *set, session *s, int status)
+{
+    if (s->log == NULL)
+        return status;
+    errno = 0;
+    if (fclose(s->log) != 0 && s->log_error == 0)
+        s->log_error = errno != 0 ? errno : EIO;
+    return s->log_error != 0 ? cli_fail(set->log, strerror(s->log_error)) : status;
+}
+
+int cli_train(settings *set)
+{
+    session s = {.line = cli_progress_begin(set)};
+    if (set->log != NULL) {
+        s.log = fopen(set->log, set->train.resume != NULL ? "a" : "w");
+        if (s.log == NULL)
+            return cli_fail(set->log, strerror(errno));
+        set->train.log = on_log;
+    }
+    set->train.user = &s;
+    set->train.progress = on_progress;
+    set->train.epoch = on_epoch;
+    set->train.notice = on_notice;
+    set->train.cancel = on_cancel;
+    cli_catch_interrupts();
+    mn_error error = {MN_OK, ""};
+    mn_train_result *result = mn_train(&set->train, &error);
+    cli_progress_end(&s.line);
+    int status = result != NULL ? EXIT_OK : cli_fail_error("train", &error);
+    if (result != NULL && result->cancelled)
+        status = EXIT_INTERRUPTED;
+    if (result != NULL && set->json)
+        print_json(set, result);
+    else if (result != NULL)
+        print_text(set, result);
+    mn_train_result_free(result);
+    return finish_log(set, &s, status);
+}
+
+int cli_eval(settings *set)
+{
+    mn_eval_options options = mn_eval_options_default();
+    if (set->train.checkpoint == NULL) {
+        fprintf(stderr, "minim: --checkpoint: eval needs one ('minim eval --help')\n");
+        return EXIT_USAGE;
+    }
+    options.checkpoint = set->train.checkpoint;
+    options.data = set->data_given ? set->train.data : NULL;
+    options.amp = set->train.amp;
+    options.batch = set->batch_given ? set->train.batch : options.batch;
+    options.limit = set->train.limit;
+    options.context = set->train.context;
+    mn_metrics metrics;
+    mn_error error = {MN_OK, ""};
+    const char *model = NULL;
+    if (mn_eval_checkpoint(&options, &metrics, &model, &error) != MN_OK)
+        return cli_fail_error("eval", &error);
+    if (set->json) {
+        printf("{\"model\":\"%s\",\"amp\":\"%s\",\"count\":%lld,\"correct\":%lld,\"loss\":", model,
+               cli_amp_name(options.amp), (long long)metrics.count, (long long)metrics.correct);
+        cli_json_number(stdout, metrics.loss);
+        printf(",\"accuracy\":");
+        cli_json_number(stdout, metrics.accuracy);
+        printf("}\n");
+    } else {
+        printf("%s, amp %s: accuracy %.2f%% (%lld of %lld), loss %.4f\n", model,
+               cli_amp_name(options.amp), 100.0 * metrics.accuracy, (long long)metrics.correct,
+               (long long)metrics.count, metrics.loss);
+    }
+    return EXIT_OK;
+}

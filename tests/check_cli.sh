@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# The program as its users meet it: exit codes, one clear line per mistake, nothing half-written,
+# resume and thread counts bit for bit. Usage: check_cli.sh SOURCE_DIR BUILD_DIR
+set -u
+minim=$2/minim
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+data="--data synthetic:28x28x1:10:192 --limit 192 --batch 32 --validation 0 --quiet"
+
+fail() {
+    printf 'FAILED: %s\n' "$*"
+    failures=$((failures + 1))
+}
+
+# expect STATUS PATTERN COMMAND...: exit status, and a pattern in what it printed
+expect() {
+    local status=$1 pattern=$2
+    shift 2
+    "$@" >out 2>err </dev/null
+    local got=$?
+    [ "$got" = "$status" ] || fail "$* exited with $got, not $status: $(head -c 300 err)"
+    grep -qE -- "$pattern" out err || fail "$*: no \"$pattern\" in: $(head -c 300 out) $(head -c 300 err)"
+    if [ "$status" = 1 ] || { [ "$status" = 2 ] && [ $# -gt 1 ]; }; then
+        [ "$(wc -l <err)" = 1 ] || fail "$*: not one line on standard error: $(cat err)"
+        grep -q '^minim: ' err || fail "$*: the line does not begin with \"minim: \""
+    fi
+}
+
+same() { cmp -s "$1" "$2" || fail "$1 and $2 differ"; }
+
+# usage
+expect 2 'usage: minim COMMAND' "$minim"
+expect 0 'usage: minim COMMAND' "$minim" --help
+expect 0 '^minim [0-9]+\.[0-9]+\.[0-9]+$' "$minim" --version
+expect 2 'unknown command "trian"' "$minim" trian
+for command in train eval compare bench ops info; do
+    expect 0 "usage: minim $command" "$minim" "$command" --help
+done
+expect 2 'unknown option "--bacth"' "$minim" train --bacth 3
+expect 2 '--batch: expected a whole number' "$minim" train --batch 0
+expect 2 '--batch: expected a whole number' "$minim" train --batch=1x
+expect 2 '--batch: needs a value' "$minim" train --batch
+expect 2 '--lr: expected a number' "$minim" train --lr nan
+expect 2 '--amp: expected off, bf16 or fp16' "$minim" train --amp int8
+expect 2 'unexpected argument "x"' "$minim" train x
+expect 2 '--quiet: takes no value' "$minim" train --quiet=1
+expect 2 'eval needs one' "$minim" eval
+
+# mistakes in what is asked for
+expect 1 'no model "resnet99"' "$minim" train $data --model resnet99
+expect 1 'cuda' "$minim" train $data --device cuda
+expect 1 'adam' "$minim" train $data --optimizer adam
+expect 1 '--lr' "$minim" train $data --lr -1
+expect 1 'nowhere' "$minim" train --data mnist:nowhere
+expect 1 'imagenet' "$minim" train --data imagenet
+expect 1 'No such file' "$minim" train $data --epochs 1 --checkpoint nowhere/x.safetensors
+expect 1 'No such file' "$minim" eval --checkpoint nothing.safetensors
+expect 1 'No such file' "$minim" train $data --log nowhere/log
+expect 1 'fp32 is missing' "$minim" compare $data --precisions bf16
+expect 1 'fp8' "$minim" compare $data --precisions fp32,fp8
+
+# broken data files
+mkdir idx
+printf '\0\0\10\3\0\0\0\2\0\0\0\34\0\0\0\34' >idx/train-images-idx3-ubyte
+printf '\0\0\10\1\0\0\0\2\1\2' >idx/train-labels-idx1-ubyte
+cp idx/train-images-idx3-ubyte idx/t10k-images-idx3-ubyte
+cp idx/train-labels-idx1-ubyte idx/t10k-labels-idx1-ubyte
+expect 1 'train-images-idx3-ubyte' "$minim" train --data mnist:idx
+head -c $((2 * 784)) /dev/zero >>idx/train-images-idx3-ubyte
+cp idx/train-images-idx3-ubyte idx/t10k-images-idx3-ubyte
+expect 0 'lenet5 on mnist' "$minim" train --data mnist:idx --epochs 1 --validation 0 --quiet
+printf '\0\0\10\1\0\0\0\2\1\13' >idx/train-labels-idx1-ubyte
+expect 1 'label' "$minim" train --data mnist:idx
+printf 'GIF89a, not IDX at all' >idx/train-labels-idx1-ubyte
+expect 1 'train-labels-idx1-ubyte' "$minim" train --data mnist:idx
+
+# full disk, and writes cut short: an error, and the old file as it was
+if [ -e /dev/full ]; then
+    expect 1 '/dev/full' "$minim" train $data --epochs 1 --log /dev/full
+    "$minim" ops >/dev/full 2>err && fail "ops >/dev/full succeeded"
+fi
+printf 'old' >kept.safetensors
+(
+    trap '' XFSZ
+    ulimit -f 8
+    exec "$minim" train $data --epochs 1 --checkpoint kept.safetensors
+) >out 2>err
+[ $? = 1 ] || fail "a cut-off checkpoint is not exit 1: $(cat err)"
+[ "$(cat kept.safetensors)" = old ] || fail "a failed write changed the old checkpoint"
+[ "$(find . -name 'kept*' | wc -l)" = 1 ] || fail "a failed write left a file: $(ls)"
+
+# no memory (a sanitizer's address space is too large to limit)
+if ! grep -qa __asan_init "$minim"; then
+    (
+        ulimit -v 60000
+        exec "$minim" train $data --epochs 1 --model cnn-small --threads 2 --checkpoint memory.st
+    ) >out 2>err
+    [ $? = 1 ] && grep -q '^minim: train: .*no memory' err || fail "no memory: $(cat err)"
+    [ ! -e memory.st ] || fail "a run out of memory left a checkpoint"
+fi
+
+# same bits: two runs, and any number of threads, in every precision; and after a resume
+for amp in off bf16 fp16; do
+    run="$minim train $data --amp $amp --epochs 2 --seed 5"
+    $run --threads 1 --checkpoint "$amp-1.st" >/dev/null || fail "train $amp"
+    for threads in 2 3 5; do
+        $run --threads $threads --checkpoint "$amp-$threads.st" >/dev/null || fail "train $amp"
+        same "$amp-1.st" "$amp-$threads.st"
+    done
+    $run --threads 2 --stop-after 8 --checkpoint part.st >/dev/null || fail "stop-after $amp"
+    $run --threads 1 --resume part.st --checkpoint resumed.st >/dev/null || fail "resume $amp"
+    same "$amp-1.st" resumed.st
+    expect 0 'accuracy' "$minim" eval --checkpoint "$amp-1.st" --data synthetic:28x28x1:10:192
+done
+"$minim" train $data --epochs 2 --seed 6 --checkpoint other.st >/dev/null
+cmp -s other.st off-1.st && fail "another seed gives the same checkpoint"
+expect 1 '--lr' "$minim" train $data --epochs 2 --seed 5 --lr 0.5 --resume part.st
+
+# a damaged checkpoint
+head -c 3000 off-1.st >cut.st
+expect 1 'cut.st' "$minim" eval --checkpoint cut.st --data synthetic:28x28x1:10:192
+
+# machine-readable output
+json() { python3 -c 'import json,sys; [json.loads(l) for l in sys.stdin if l.strip()]' || fail "$1: not JSON"; }
+if command -v python3 >/dev/null; then
+    "$minim" train $data --epochs 1 --json --log log.jsonl | json train
+    json log <log.jsonl
+    "$minim" eval --checkpoint off-1.st --data synthetic:28x28x1:10:192 --json | json eval
+    "$minim" bench --steps 3 --warmup 1 --batch 8 --json | json bench
+    "$minim" ops --json | json ops
+    "$minim" info --json | json info
+    "$minim" compare $data --epochs 1 --report report --json | json compare
+    json report <report/report.json
+fi
+"$minim" compare $data --epochs 1 --seeds 3 --report report >out || fail compare
+for file in report/report.json report/report.html; do [ -s "$file" ] || fail "no $file"; done
+grep -q 'no sign of convergence' report/report.json || fail "report.json lacks its warning"
+
+# interrupt: finishes the step, writes the checkpoint, exits 130
+"$minim" train --data synthetic:28x28x1:10:20000 --epochs 1000 --quiet --checkpoint int.st >out 2>err &
+pid=$!
+sleep 1
+kill -INT $pid
+wait $pid
+[ $? = 130 ] || fail "interrupted train did not exit with 130: $(cat err)"
+[ -s int.st ] || fail "interrupted train wrote no checkpoint"
+
+echo "$failures failures"
+[ "$failures" = 0 ]

@@ -1,0 +1,166 @@
+/* Grad scaler: saving and loading, setters, options, and the disabled scaler. Names with r<number>
+ * are cases of faults that users of other frameworks have met. */
+#include "amp/amp.h"
+#include "tests/support_training.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- E: state -------------------------------------------------------------------------------- */
+
+START_TEST(test_r28_tracker_is_saved)
+{
+    mn_grad_scaler_options options = mn_grad_scaler_options_default();
+    options.growth_interval = 4;
+    options.init_scale = 64;
+    mn_check_run r = mn_check_run_open(mn_check_devices[_i], &options);
+    for (int i = 0; i < 3; i++)
+        mn_check_whole_step(&r, 1);
+    mn_state_dict *dict = mn_state_dict_create(r.ctx);
+    ck_assert_int_eq(mn_grad_scaler_save_state(r.scaler, dict), MN_OK);
+    mn_state_entry entry;
+    ck_assert(mn_state_dict_find(dict, "scaler.scale", &entry));
+    ck_assert_int_eq(entry.dtype, MN_F32);
+    mn_grad_scaler_free(r.scaler);
+    r.scaler = mn_grad_scaler_create(r.ctx, NULL);
+    ck_assert_int_eq(mn_grad_scaler_load(r.scaler, dict, false), MN_OK);
+    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 65536);
+    ck_assert_int_eq(mn_grad_scaler_load_state(r.scaler, dict), MN_OK);
+    ck_assert_int_eq(mn_check_stats_of(r.scaler).updates, 3);
+    ck_assert_int_eq(mn_check_stats_of(r.scaler).growth_tracker, 3);
+    mn_check_whole_step(&r, 1);
+    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 128);
+    mn_state_dict *empty = mn_state_dict_create(r.ctx);
+    ck_assert_int_eq(mn_grad_scaler_load_state(r.scaler, empty), MN_OK);
+    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 128);
+    float scale = 32;
+    mn_state_entry half = {"scaler.scale", MN_F32, 0, NULL, &scale, sizeof scale};
+    mn_state_dict_put(empty, &half);
+    mn_grad_scaler_load_state(r.scaler, empty);
+    mn_check_expect(r.ctx, MN_ERR_MISMATCH, "scaler.growth_factor");
+    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 128);
+    mn_state_dict_free(dict);
+    mn_state_dict_free(empty);
+    mn_check_run_close(&r);
+}
+END_TEST
+
+START_TEST(test_r31_lowered_interval)
+{
+    mn_check_run r = mn_check_run_scale("cpu", 64);
+    for (int i = 0; i < 50; i++)
+        mn_check_whole_step(&r, 0);
+    ck_assert_int_eq(mn_grad_scaler_set_growth_interval(r.scaler, 10), MN_OK);
+    mn_check_whole_step(&r, 0);
+    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 128);
+    ck_assert_int_eq(mn_check_stats_of(r.scaler).growth_tracker, 0);
+    mn_check_run_close(&r);
+}
+END_TEST
+
+START_TEST(test_setters)
+{
+    mn_check_run r = mn_check_run_scale(mn_check_devices[_i], 64);
+    ck_assert_int_eq(mn_grad_scaler_set_scale(r.scaler, 256), MN_OK);
+    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 256);
+    const double bad[5] = {0, -1, NAN, INFINITY, 1e39};
+    for (int i = 0; i < 5; i++) {
+        mn_grad_scaler_set_scale(r.scaler, bad[i]);
+        mn_check_expect(r.ctx, MN_ERR_ARGUMENT, "scale");
+    }
+    mn_grad_scaler_set_growth_interval(r.scaler, 0);
+    mn_check_expect(r.ctx, MN_ERR_ARGUMENT, "growth_interval");
+    mn_check_backward(&r, 1);
+    mn_grad_scaler_unscale(r.scaler, r.sgd);
+    mn_grad_scaler_set_scale(r.scaler, 128);
+    mn_check_expect(r.ctx, MN_ERR_STATE, "between steps");
+    mn_state_dict *dict = mn_state_dict_create(r.ctx);
+    mn_grad_scaler_save_state(r.scaler, dict);
+    mn_check_expect(r.ctx, MN_ERR_STATE, "update");
+    mn_state_dict_free(dict);
+    ck_assert_int_eq(mn_grad_scaler_step(NULL, r.sgd, NULL), MN_ERR_ARGUMENT);
+    mn_grad_scaler_step(r.scaler, NULL, NULL);
+    mn_check_expect(r.ctx, MN_ERR_ARGUMENT, "NULL");
+    mn_grad_scaler_backward(r.scaler, NULL, 1);
+    mn_check_expect(r.ctx, MN_ERR_ARGUMENT, "loss");
+    mn_check_run_close(&r);
+}
+END_TEST
+
+START_TEST(test_options)
+{
+    mn_context *ctx = mn_check_context("cpu");
+    for (int i = 0; i < 8; i++) {
+        mn_grad_scaler_options o = mn_grad_scaler_options_default();
+        const char *text[8] = {
+            "growth_factor", "backoff_factor", "backoff_factor", "growth_interval",
+            "scale",         "min_scale",      "scale",          "size"};
+        o.growth_factor = i == 0 ? 1 : o.growth_factor;
+        o.backoff_factor = i == 1 ? 1 : i == 2 ? 0 : o.backoff_factor;
+        o.growth_interval = i == 3 ? 0 : o.growth_interval;
+        o.init_scale = i == 4 ? 0 : o.init_scale;
+        o.min_scale = i == 5 ? -1 : i == 6 ? 1e6 : 0;
+        o.size = i == 7 ? 3 : o.size;
+        ck_assert_ptr_null(mn_grad_scaler_create(ctx, &o));
+        mn_check_expect(ctx, MN_ERR_ARGUMENT, text[i]);
+    }
+    mn_grad_scaler_free(NULL);
+    ck_assert(!mn_grad_scaler_is_enabled(NULL));
+    mn_context_free(ctx);
+}
+END_TEST
+
+START_TEST(test_disabled)
+{
+    mn_grad_scaler_options options = mn_grad_scaler_options_default();
+    options.enabled = false;
+    mn_check_run r = mn_check_run_open(mn_check_devices[_i], &options);
+    mn_step_outcome outcome = MN_STEP_SKIPPED;
+    ck_assert(!mn_grad_scaler_is_enabled(r.scaler));
+    ck_assert_int_eq(mn_grad_scaler_backward(r.scaler, mn_check_loss_of(r.w, 1), 0.5), MN_OK);
+    ck_assert_double_eq(mn_check_at(mn_grad(r.w), 0), 0.5);
+    ck_assert_int_eq(mn_grad_state_get(r.w), MN_GRAD_PLAIN);
+    ck_assert_int_eq(mn_grad_scaler_unscale(r.scaler, r.sgd), MN_OK);
+    ck_assert_int_eq(mn_clip_grad_norm(r.sgd, 10, NULL), MN_OK);
+    ck_assert_int_eq(mn_grad_scaler_step(r.scaler, r.sgd, &outcome), MN_OK);
+    ck_assert_int_eq(outcome, MN_STEP_APPLIED);
+    ck_assert_int_eq(mn_grad_scaler_update(r.scaler), MN_OK);
+    ck_assert_int_eq(mn_grad_scaler_update(r.scaler), MN_OK);
+    ck_assert_double_eq(mn_check_at(r.w, 0), 0);
+    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 1);
+    mn_state_dict *dict = mn_state_dict_create(r.ctx);
+    ck_assert_int_eq(mn_grad_scaler_save_state(r.scaler, dict), MN_OK);
+    ck_assert_int_eq(mn_state_dict_count(dict), 0);
+    mn_grad_scaler *enabled = mn_grad_scaler_create(r.ctx, NULL);
+    mn_grad_scaler_save_state(enabled, dict);
+    ck_assert_int_eq(mn_grad_scaler_load_state(r.scaler, dict), MN_OK);
+    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 1);
+    mn_grad_scaler_free(enabled);
+    mn_state_dict_free(dict);
+    mn_check_run_close(&r);
+}
+END_TEST
+
+static Suite *make_suite(void)
+{
+    Suite *suite = suite_create("amp state");
+    TCase *tc = tcase_create("grad scaler");
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, test_r28_tracker_is_saved, 0, 2);
+    tcase_add_test(tc, test_r31_lowered_interval);
+    tcase_add_loop_test(tc, test_setters, 0, 2);
+    tcase_add_test(tc, test_options);
+    tcase_add_loop_test(tc, test_disabled, 0, 2);
+    suite_add_tcase(suite, tc);
+    return suite;
+}
+
+int main(void)
+{
+    SRunner *runner = srunner_create(make_suite());
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,21 @@
+/* compare: what the report needs of a comparison. */
+#ifndef MN_TRAIN_COMPARE_H
+#define MN_TRAIN_COMPARE_H
+
+#include "core/core.h"
+
+/* Writes report.json and report.html into options->report (made if it is not there), each through a
+ * temporary file, so that a failure leaves no half-written report. */
+mn_status mn_report_write(const mn_compare_options *options, const mn_compare_result *result,
+                          mn_error *error);
+
+/* Fills in the deviation of deviation->precision from fp32: final validation accuracy, paired by
+ * seed, or test accuracy where there is no validation set. */
+void mn_compare_deviate(const mn_compare_row *rows, int row_count, double margin,
+                        mn_compare_deviation *deviation);
+/* Quantile of Student's t at 0.95 for `degrees` >= 1 (two-sided 90 percent). */
+double mn_student_t95(int degrees);
+/* Whether the rows' runs held out a validation set. */
+bool mn_compare_uses_validation(const mn_compare_row *rows, int row_count);
+
+#endif

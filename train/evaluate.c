@@ -1,0 +1,271 @@
+/* train/evaluate.c: loss and accuracy of a model without gradients, and of a checkpoint's model,
+ * which is made again from the file alone. */
+#include "train/train.h"
+
+#include "core/state_dict.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a model over a loader ------------------------------------------------------------------- */
+
+/* Adds a batch to the ring's only row: the sum of loss * images, and the counts. */
+static mn_status evaluate_batch(mn_module *model, const mn_batch *batch, mn_dtype amp,
+                                mn_tensor *ring, bool first)
+{
+    mn_context *context = mn_module_context(model);
+    const int64_t shape[4] = {batch->count, batch->height, batch->width, batch->channels};
+    mn_tensor *images = mn_tensor_from(context, MN_F32, 4, shape, batch->images);
+    mn_tensor *labels = mn_tensor_from(context, MN_I64, 1, shape, batch->labels);
+    if (amp != MN_F32)
+        MN_TRY(mn_autocast_begin(context, amp));
+    mn_tensor *logits = mn_module_forward(model, images);
+    mn_tensor *loss = mn_cross_entropy(logits, labels);
+    if (amp != MN_F32)
+        mn_autocast_end(context);
+    MN_TRY(mn_error_status(context));
+    mn_report_attributes attributes = {.first = first, .weight = (double)batch->count};
+    mn_tensor *inputs[] = {ring, loss, logits, labels};
+    mn_dispatch1(context, MN_OP_report_loss, inputs, 4, &attributes, sizeof attributes);
+    return mn_error_status(context);
+}
+
+static mn_status evaluate_batches(mn_module *model, mn_loader *loader, mn_dtype amp,
+                                  mn_tensor *ring, mn_error *error)
+{
+    mn_batch batch;
+    mn_context *context = mn_module_context(model);
+    MN_TRY(mn_loader_start(loader, 0, 0, error));
+    for (bool first = true;; first = false) {
+        MN_TRY(mn_loader_next(loader, &batch, error));
+        if (batch.count == 0)
+            return MN_OK;
+        mn_scope scope = mn_scope_begin(context);
+        mn_status status = evaluate_batch(model, &batch, amp, ring, first);
+        mn_scope_end(context, scope);
+        MN_TRY(status);
+    }
+}
+
+static mn_status evaluate_all(mn_module *model, mn_loader *loader, mn_dtype amp,
+                              mn_metrics *metrics, mn_error *error)
+{
+    mn_context *context = mn_module_context(model);
+    const int64_t shape[2] = {1, MN_RECORD_SIZE};
+    double row[MN_RECORD_SIZE];
+    mn_tensor *ring = mn_full(context, MN_F64, 2, shape, 0.0);
+    MN_TRY(mn_error_status(context));
+    MN_TRY(evaluate_batches(model, loader, amp, ring, error));
+    MN_TRY(mn_tensor_read(ring, row, sizeof row));
+    metrics->count = (int64_t)row[MN_REPORT_SAMPLES];
+    metrics->correct = (int64_t)row[MN_REPORT_CORRECT];
+    metrics->loss = row[MN_REPORT_LOSS] / row[MN_REPORT_SAMPLES];
+    metrics->accuracy = row[MN_REPORT_CORRECT] / row[MN_REPORT_SAMPLES];
+    return MN_OK;
+}
+
+/* Also while an error is pending: it must not change how the model computes later. */
+static mn_status restore_training(mn_module *model, bool training)
+{
+    mn_context *context = mn_module_context(model);
+    mn_error pending = context->error;
+    mn_error_clear(context);
+    mn_status status = mn_module_set_training(model, training);
+    if (pending.status != MN_OK)
+        context->error = pending;
+    return pending.status != MN_OK ? pending.status : status;
+}
+
+mn_status mn_evaluate_loader(mn_module *model, mn_loader *loader, mn_dtype amp, mn_metrics *metrics,
+                             mn_error *error)
+{
+    mn_context *context = mn_module_context(model);
+    bool training = mn_module_is_training(model);
+    MN_TRY(mn_error_status(context));
+    MN_TRY(mn_module_set_training(model, false));
+    mn_scope scope = mn_scope_begin(context);
+    mn_no_grad_begin(context);
+    mn_status status = evaluate_all(model, loader, amp, metrics, error);
+    mn_no_grad_end(context);
+    mn_scope_end(context, scope);
+    mn_status restored = restore_training(model, training);
+    return status != MN_OK ? status : restored;
+}
+
+mn_status mn_evaluate(mn_module *model, mn_loader *loader, mn_dtype amp, mn_metrics *metrics,
+                      mn_error *error)
+{
+    mn_error local = {.status = MN_OK};
+    mn_status status;
+    if (!model || !loader || !metrics)
+        status = mn_error_set(&local, MN_ERR_ARGUMENT, "evaluate: %s is NULL",
+                              !model    ? "model"
+                              : !loader ? "loader"
+                                        : "metrics");
+    else if (!mn_amp_name(amp))
+        status = mn_error_set(&local, MN_ERR_ARGUMENT,
+                              "evaluate: amp must be f32 (off), bf16 or f16, got %s",
+                              mn_dtype_name(amp));
+    else
+        status = mn_evaluate_loader(model, loader, amp, metrics, &local);
+    if (status != MN_OK && local.status == MN_OK)
+        mn_error_set(&local, status, "%s", mn_error_message(mn_module_context(model)));
+    if (status != MN_OK && error)
+        *error = local;
+    return status;
+}
+
+/* ---- a checkpoint's model -------------------------------------------------------------------- */
+
+typedef struct evaluation {
+    mn_eval_options options;
+    mn_error error;
+    mn_context *context;
+    mn_state_dict *dict;
+    mn_dataset *dataset;
+    mn_loader *loader;
+    mn_module *model;
+    const char *name; /* of the model, static storage */
+    mn_dataset_info wanted;
+} evaluation;
+
+static mn_status read_options(evaluation *e, const mn_eval_options *given)
+{
+    mn_eval_options *o = &e->options;
+    *o = mn_eval_options_default();
+    MN_TRY(mn_options_copy(&e->error, "mn_eval", o, sizeof *o, given));
+    if (!o->checkpoint)
+        return mn_error_set(&e->error, MN_ERR_ARGUMENT,
+                            "--checkpoint, the file to evaluate, is "
+                            "missing");
+    if (o->batch < 1)
+        return mn_error_set(&e->error, MN_ERR_ARGUMENT, "--batch must be at least 1, got %lld",
+                            (long long)o->batch);
+    if (o->limit < 0)
+        return mn_error_set(&e->error, MN_ERR_ARGUMENT, "--limit must be at least 0, got %lld",
+                            (long long)o->limit);
+    if (!mn_amp_name(o->amp))
+        return mn_error_set(&e->error, MN_ERR_ARGUMENT, "--amp must be off, bf16 or fp16, got %s",
+                            mn_dtype_name(o->amp));
+    return MN_OK;
+}
+
+static mn_status wanted_number(evaluation *e, const char *key, int64_t *value)
+{
+    const char *text = mn_state_dict_get_string(e->dict, key);
+    char *rest = NULL;
+    if (!text)
+        return mn_error_set(&e->error, MN_ERR_MISMATCH,
+                            "%.400s is no checkpoint of a run of minim: it does not say its %s",
+                            e->options.checkpoint, key);
+    errno = 0;
+    long long number = strtoll(text, &rest, 10);
+    if (errno || rest == text || *rest || number < 1 || number > INT32_MAX)
+        return mn_error_set(&e->error, MN_ERR_FORMAT,
+                            "%.400s: %s is \"%.40s\", not a number above "
+                            "0",
+                            e->options.checkpoint, key, text);
+    *value = number;
+    return MN_OK;
+}
+
+static mn_status read_identity(evaluation *e)
+{
+    int64_t classes = 0;
+    const char *model = mn_state_dict_get_string(e->dict, "model");
+    MN_TRY(wanted_number(e, "height", &e->wanted.height));
+    MN_TRY(wanted_number(e, "width", &e->wanted.width));
+    MN_TRY(wanted_number(e, "channels", &e->wanted.channels));
+    MN_TRY(wanted_number(e, "classes", &classes));
+    e->wanted.classes = (int)classes;
+    for (int i = 0; model && mn_model_name(i); i++)
+        if (strcmp(mn_model_name(i), model) == 0)
+            e->name = mn_model_name(i);
+    if (!e->name)
+        return mn_error_set(&e->error, MN_ERR_MISMATCH,
+                            "%.400s: this version of minim has no model \"%.80s\"",
+                            e->options.checkpoint, model ? model : "");
+    return MN_OK;
+}
+
+/* Before the model is made: a file that lies about sizes must not cost memory for them. */
+static mn_status open_eval_data(evaluation *e)
+{
+    mn_loader_options options = mn_loader_options_default();
+    const mn_allocator *allocator = &e->options.context.allocator;
+    const char *spec = e->options.data;
+    if (!spec)
+        spec = mn_state_dict_get_string(e->dict, "data");
+    if (!spec || strcmp(spec, "memory") == 0)
+        return mn_error_set(
+            &e->error, MN_ERR_ARGUMENT,
+            "the checkpoint does not say on which data it was trained: give --data");
+    e->dataset = mn_dataset_open(spec, false, allocator, &e->error);
+    if (!e->dataset)
+        return e->error.status;
+    MN_TRY(mn_check_fits(e->dataset, &e->wanted, spec, &e->error));
+    options.batch = e->options.batch;
+    options.limit = e->options.limit;
+    options.shuffle = false;
+    options.allocator = *allocator;
+    MN_TRY(mn_checkpoint_normalization(e->dict, e->wanted.channels, &options.normalization));
+    e->loader = mn_loader_create(e->dataset, &options, &e->error);
+    return e->loader ? MN_OK : e->error.status;
+}
+
+static mn_status open_eval_model(evaluation *e)
+{
+    mn_model_options options = mn_model_options_default();
+    options.height = (int)e->wanted.height;
+    options.width = (int)e->wanted.width;
+    options.channels = (int)e->wanted.channels;
+    options.classes = e->wanted.classes;
+    e->model = mn_model_create(e->context, e->name, &options);
+    const char *rules = mn_state_dict_get_string(e->dict, "rules");
+    if (rules && *rules)
+        MN_TRY(mn_autocast_set_rules(e->context, rules));
+    return mn_module_load_state(e->model, e->dict);
+}
+
+static mn_status evaluate_checkpoint(evaluation *e, mn_metrics *metrics)
+{
+    e->context = mn_context_create(&e->options.context, &e->error);
+    if (!e->context)
+        return e->error.status;
+    e->dict = mn_state_dict_read(e->context, e->options.checkpoint);
+    MN_TRY(mn_error_status(e->context));
+    MN_TRY(read_identity(e));
+    MN_TRY(open_eval_data(e));
+    MN_TRY(open_eval_model(e));
+    return mn_evaluate_loader(e->model, e->loader, e->options.amp, metrics, &e->error);
+}
+
+static void close_evaluation(evaluation *e)
+{
+    mn_loader_free(e->loader);
+    mn_dataset_free(e->dataset);
+    mn_module_free(e->model);
+    mn_state_dict_free(e->dict);
+    mn_context_free(e->context);
+}
+
+mn_status mn_eval_checkpoint(const mn_eval_options *options, mn_metrics *metrics,
+                             const char **model_name, mn_error *error)
+{
+    evaluation e = {.name = NULL};
+    mn_status status = read_options(&e, options);
+    if (status == MN_OK && !metrics)
+        status = mn_error_set(&e.error, MN_ERR_ARGUMENT, "evaluate: metrics is NULL");
+    if (status == MN_OK)
+        status = evaluate_checkpoint(&e, metrics);
+    if (status != MN_OK && e.error.status == MN_OK)
+        mn_error_set(&e.error, status, "%s", mn_error_message(e.context));
+    if (status == MN_OK && model_name)
+        *model_name = e.name;
+    if (status != MN_OK && error)
+        *error = e.error;
+    close_evaluation(&e);
+    return status;
+}

@@ -1,0 +1,157 @@
+/* train/options.c: defaults of training, evaluation and bench, and the check of a run's options.
+ * Messages name options as the command line does. */
+#include "train/train.h"
+
+#include <math.h>
+#include <string.h>
+
+mn_train_options mn_train_options_default(void)
+{
+    return (mn_train_options){
+        .size = sizeof(mn_train_options),
+        .model = "lenet5",
+        .data = "fashion-mnist",
+        .amp = MN_F32,
+        .epochs = 5,
+        .batch = 64,
+        .accumulate = 1,
+        .optimizer = "sgd",
+        .lr = 0.05,
+        .momentum = 0.9,
+        .weight_decay = 5e-4,
+        .schedule = MN_SCHEDULE_COSINE,
+        .clip_norm = (double)INFINITY,
+        .scaler = mn_grad_scaler_options_default(),
+        .seed = 1,
+        .validation = 0.1,
+        .context = mn_context_options_default(),
+    };
+}
+
+mn_eval_options mn_eval_options_default(void)
+{
+    return (mn_eval_options){
+        .size = sizeof(mn_eval_options),
+        .amp = MN_F32,
+        .batch = 256,
+        .context = mn_context_options_default(),
+    };
+}
+
+mn_bench_options mn_bench_options_default(void)
+{
+    return (mn_bench_options){
+        .size = sizeof(mn_bench_options),
+        .model = "lenet5",
+        .batch = 64,
+        .steps = 50,
+        .warmup = 5,
+        .amp = MN_F32,
+        .height = 28,
+        .width = 28,
+        .channels = 1,
+        .classes = 10,
+        .context = mn_context_options_default(),
+    };
+}
+
+const char *mn_amp_name(mn_dtype amp)
+{
+    return amp == MN_F32 ? "off" : amp == MN_BF16 ? "bf16" : amp == MN_F16 ? "fp16" : NULL;
+}
+
+const char *mn_schedule_name(mn_schedule_kind kind)
+{
+    return kind == MN_SCHEDULE_CONSTANT ? "constant" : kind == MN_SCHEDULE_COSINE ? "cosine" : NULL;
+}
+
+/* An option that is a whole number with a smallest value. */
+typedef struct integer_rule {
+    const char *name;
+    int64_t value, smallest;
+} integer_rule;
+
+static mn_status check_integers(const mn_train_options *o, mn_error *error)
+{
+    const integer_rule rules[] = {
+        {"--epochs", o->epochs, o->steps > 0 ? 0 : 1},
+        {"--steps", o->steps, 0},
+        {"--stop-after", o->stop_after, 0},
+        {"--batch", o->batch, 1},
+        {"--accumulate", o->accumulate, 1},
+        {"--limit", o->limit, 0},
+        {"--checkpoint-every", o->checkpoint_every, 0},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        if (rules[i].value < rules[i].smallest)
+            return mn_error_set(error, MN_ERR_ARGUMENT, "%s must be at least %lld, got %lld",
+                                rules[i].name, (long long)rules[i].smallest,
+                                (long long)rules[i].value);
+    }
+    if (o->batch > INT64_MAX / o->accumulate)
+        return mn_error_set(error, MN_ERR_ARGUMENT,
+                            "--batch %lld times --accumulate %lld is too "
+                            "large",
+                            (long long)o->batch, (long long)o->accumulate);
+    return MN_OK;
+}
+
+static mn_status check_numbers(const mn_train_options *o, mn_error *error)
+{
+    const struct {
+        const char *name;
+        double value;
+    } rules[] = {
+        {"--lr", o->lr},
+        {"--momentum", o->momentum},
+        {"--weight-decay", o->weight_decay},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        if (!isfinite(rules[i].value) || rules[i].value < 0.0)
+            return mn_error_set(error, MN_ERR_ARGUMENT,
+                                "%s must be a finite number of at least 0, got %g", rules[i].name,
+                                rules[i].value);
+    }
+    if (!(o->clip_norm > 0.0))
+        return mn_error_set(error, MN_ERR_ARGUMENT, "--clip-norm must be above 0, got %g",
+                            o->clip_norm);
+    if (!(o->validation >= 0.0 && o->validation < 1.0))
+        return mn_error_set(error, MN_ERR_ARGUMENT,
+                            "--validation must be at least 0 and below 1, got %g", o->validation);
+    return MN_OK;
+}
+
+static mn_status check_choices(const mn_train_options *o, mn_error *error)
+{
+    if (!mn_amp_name(o->amp))
+        return mn_error_set(error, MN_ERR_ARGUMENT, "--amp must be off, bf16 or fp16, got %s",
+                            mn_dtype_name(o->amp));
+    if (strcmp(o->optimizer, "sgd") != 0)
+        return mn_error_set(error, MN_ERR_UNSUPPORTED,
+                            "--optimizer %.100s is not available; there is sgd", o->optimizer);
+    if (!mn_schedule_name(o->schedule))
+        return mn_error_set(error, MN_ERR_ARGUMENT,
+                            "--schedule must be constant or cosine, got number %d",
+                            (int)o->schedule);
+    if (o->checkpoint_every > 0 && !o->checkpoint)
+        return mn_error_set(error, MN_ERR_ARGUMENT,
+                            "--checkpoint-every needs --checkpoint, the file to write");
+    return MN_OK;
+}
+
+mn_status mn_train_options_read(const mn_train_options *given, mn_train_options *options,
+                                mn_error *error)
+{
+    mn_train_options defaults = mn_train_options_default();
+    *options = defaults;
+    MN_TRY(mn_options_copy(error, "mn_train", options, sizeof *options, given));
+    if (!options->model)
+        options->model = defaults.model;
+    if (!options->data)
+        options->data = defaults.data;
+    if (!options->optimizer)
+        options->optimizer = defaults.optimizer;
+    MN_TRY(check_integers(options, error));
+    MN_TRY(check_numbers(options, error));
+    return check_choices(options, error);
+}

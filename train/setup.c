@@ -1,0 +1,260 @@
+/* train/setup.c: making everything that a run needs: data sets, context, model, optimizer, scaler,
+ * loaders and counts, and the state of a checkpoint to resume; and freeing it. */
+#include "train/train.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+mn_status mn_check_fits(const mn_dataset *dataset, const mn_dataset_info *like, const char *what,
+                        mn_error *error)
+{
+    mn_dataset_info info = mn_dataset_info_get(dataset);
+    if (info.height != like->height || info.width != like->width || info.channels != like->channels)
+        return mn_error_set(error, MN_ERR_MISMATCH,
+                            "%s: images are %lldx%lldx%lld (height, width, channels), want "
+                            "%lldx%lldx%lld",
+                            what, (long long)info.height, (long long)info.width,
+                            (long long)info.channels, (long long)like->height,
+                            (long long)like->width, (long long)like->channels);
+    if (info.classes != like->classes)
+        return mn_error_set(error, MN_ERR_MISMATCH, "%s: there are %d classes, want %d", what,
+                            info.classes, like->classes);
+    return MN_OK;
+}
+
+static mn_status open_data(mn_run *run)
+{
+    const mn_train_options *o = &run->options;
+    run->train_set = o->train_set;
+    run->test_set = o->test_set;
+    if (!run->train_set) {
+        run->own_train = mn_dataset_open(o->data, true, &run->allocator, &run->error);
+        if (!run->own_train)
+            return run->error.status;
+        run->train_set = run->own_train;
+    }
+    /* A training set given without a test set: nothing is tested. */
+    if (!run->test_set && !o->train_set) {
+        run->own_test = mn_dataset_open(o->data, false, &run->allocator, &run->error);
+        if (!run->own_test)
+            return run->error.status;
+        run->test_set = run->own_test;
+    }
+    run->info = mn_dataset_info_get(run->train_set);
+    return run->test_set ? mn_check_fits(run->test_set, &run->info, "test data", &run->error)
+                         : MN_OK;
+}
+
+const char *mn_run_data_name(const mn_run *run)
+{
+    /* The parameters of synthetic data are its whole content; what follows other names is a path.
+     */
+    bool numbers = run->info.name && strcmp(run->info.name, "synthetic") == 0;
+    if (numbers && !run->options.train_set)
+        return run->options.data;
+    return run->info.name ? run->info.name : "memory";
+}
+
+static mn_loader *open_loader(mn_run *run, const mn_dataset *dataset, bool training, bool held_out)
+{
+    const mn_train_options *o = &run->options;
+    mn_loader_options options = mn_loader_options_default();
+    bool split = dataset == run->train_set;
+    options.batch = o->batch;
+    options.shuffle = training;
+    options.seed = o->seed;
+    options.limit = split ? o->limit : 0;
+    options.validation = split ? o->validation : 0.0;
+    options.held_out = held_out;
+    options.normalization = run->normalization;
+    options.allocator = run->allocator;
+    return mn_loader_create(dataset, &options, &run->error);
+}
+
+static mn_status open_loaders(mn_run *run)
+{
+    run->train = open_loader(run, run->train_set, true, false);
+    if (!run->train)
+        return run->error.status;
+    if (run->options.validation > 0.0) {
+        run->validation = open_loader(run, run->train_set, false, true);
+        if (!run->validation)
+            return run->error.status;
+    }
+    if (run->test_set) {
+        run->test = open_loader(run, run->test_set, false, false);
+        if (!run->test)
+            return run->error.status;
+    }
+    return MN_OK;
+}
+
+/* ---- counts ---------------------------------------------------------------------------------- */
+
+static mn_status plan_steps(mn_run *run)
+{
+    const mn_train_options *o = &run->options;
+    int64_t window = o->batch * o->accumulate;
+    run->count = mn_loader_count(run->train);
+    run->window = window < run->count ? window : run->count;
+    run->steps_per_epoch = run->count / run->window + (run->count % run->window != 0);
+    if (o->steps == 0 && o->epochs > INT64_MAX / run->steps_per_epoch)
+        return mn_error_set(&run->error, MN_ERR_ARGUMENT, "--epochs %lld is too large",
+                            (long long)o->epochs);
+    run->planned = o->steps > 0 ? o->steps : o->epochs * run->steps_per_epoch;
+    run->epochs = run->planned / run->steps_per_epoch + (run->planned % run->steps_per_epoch != 0);
+    run->last = o->stop_after > 0 && o->stop_after < run->planned ? o->stop_after : run->planned;
+    return MN_OK;
+}
+
+static mn_status count_parameters(mn_run *run)
+{
+    int count = 0;
+    mn_tensor *const *parameters = mn_module_parameters(run->model, &count);
+    for (int i = 0; i < count; i++)
+        run->parameters += mn_tensor_numel(parameters[i]);
+    return mn_error_status(run->context);
+}
+
+/* ---- what computes --------------------------------------------------------------------------- */
+
+static mn_status open_context(mn_run *run)
+{
+    mn_context_options options = run->options.context;
+    options.seed = run->options.seed;
+    run->context = mn_context_create(&options, &run->error);
+    if (!run->context)
+        return run->error.status;
+    if (run->options.rules)
+        MN_TRY(mn_autocast_set_rules(run->context, run->options.rules));
+    return mn_autocast_rules_text(run->context, run->rules, sizeof run->rules);
+}
+
+static mn_status open_model(mn_run *run)
+{
+    mn_model_options options = mn_model_options_default();
+    options.height = (int)run->info.height;
+    options.width = (int)run->info.width;
+    options.channels = (int)run->info.channels;
+    options.classes = run->info.classes;
+    if (run->info.height > INT32_MAX || run->info.width > INT32_MAX ||
+        run->info.channels > INT32_MAX)
+        return mn_error_set(&run->error, MN_ERR_SHAPE, "images are too large for a model");
+    run->model = mn_model_create(run->context, run->options.model, &options);
+    return run->model ? count_parameters(run) : mn_error_status(run->context);
+}
+
+static mn_status open_optimizer(mn_run *run)
+{
+    const mn_train_options *o = &run->options;
+    mn_sgd_options sgd = mn_sgd_options_default();
+    mn_grad_scaler_options scaler = o->scaler;
+    int count = 0;
+    mn_tensor *const *parameters = mn_module_parameters(run->model, &count);
+    sgd.lr = o->lr;
+    sgd.momentum = o->momentum;
+    sgd.weight_decay = o->weight_decay;
+    sgd.schedule = (mn_schedule){.kind = o->schedule, .total_steps = run->planned};
+    run->optimizer = mn_sgd_create(run->context, parameters, count, &sgd);
+    /* bf16 has the exponents of f32: only f16 needs a scale. */
+    scaler.enabled = o->amp == MN_F16;
+    run->scaler = mn_grad_scaler_create(run->context, &scaler);
+    return mn_error_status(run->context);
+}
+
+/* Hours of training should not end with a folder that is not there. */
+static mn_status check_folder(mn_run *run, const char *path)
+{
+    char folder[4096], reason[128];
+    const char *slash = strrchr(path, '/');
+    size_t length = slash ? (size_t)(slash - path) : 0;
+    if (length >= sizeof folder)
+        return mn_error_set(&run->error, MN_ERR_ARGUMENT,
+                            "--checkpoint: the path is longer than "
+                            "%zu bytes",
+                            sizeof folder);
+    memcpy(folder, path, length);
+    folder[length] = '\0';
+    if (access(length ? folder : slash ? "/" : ".", W_OK | X_OK) == 0)
+        return MN_OK;
+    int code = errno;
+    if (strerror_r(code, reason, sizeof reason) != 0)
+        reason[0] = '\0';
+    return mn_error_set(&run->error, MN_ERR_IO, "--checkpoint %.400s: cannot write there: %s", path,
+                        reason);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static mn_status open_parts(mn_run *run, const mn_state_dict *resumed)
+{
+    if (resumed)
+        MN_TRY(mn_checkpoint_normalization(resumed, run->info.channels, &run->normalization));
+    else
+        MN_TRY(mn_dataset_normalization(run->train_set, run->options.limit, &run->normalization,
+                                        &run->error));
+    MN_TRY(open_loaders(run));
+    MN_TRY(plan_steps(run));
+    /* Before the model is made: another model's mismatch should be called by its name. */
+    if (resumed)
+        MN_TRY(mn_identity_check(run, resumed));
+    MN_TRY(open_model(run));
+    MN_TRY(open_optimizer(run));
+    MN_TRY(mn_trainer_open(&run->trainer, run->context));
+    return resumed ? mn_run_load(run, resumed) : MN_OK;
+}
+
+static mn_status open_all(mn_run *run)
+{
+    if (run->options.checkpoint)
+        MN_TRY(check_folder(run, run->options.checkpoint));
+    MN_TRY(open_data(run));
+    MN_TRY(open_context(run));
+    if (!run->options.resume)
+        return open_parts(run, NULL);
+    mn_state_dict *resumed = mn_state_dict_read(run->context, run->options.resume);
+    if (!resumed)
+        return mn_error_status(run->context);
+    mn_status status = open_parts(run, resumed);
+    mn_state_dict_free(resumed);
+    return status;
+}
+
+mn_status mn_run_open(mn_run *run, const mn_train_options *options)
+{
+    memset(run, 0, sizeof *run);
+    run->started = mn_clock_seconds();
+    run->allocator = mn_allocator_or_default(NULL);
+    MN_TRY(mn_train_options_read(options, &run->options, &run->error));
+    const mn_allocator *chosen = &run->options.context.allocator;
+    if (!chosen->alloc != !chosen->free)
+        return mn_error_set(&run->error, MN_ERR_ARGUMENT,
+                            "the allocator has only one of alloc and free");
+    run->allocator = mn_allocator_or_default(chosen);
+    run->step_results =
+        (mn_list){.allocator = run->allocator, .item_bytes = sizeof(mn_step_result)};
+    run->epoch_results =
+        (mn_list){.allocator = run->allocator, .item_bytes = sizeof(mn_epoch_result)};
+    mn_out_init(&run->json, &run->allocator);
+    return open_all(run);
+}
+
+void mn_run_close(mn_run *run)
+{
+    mn_loader_free(run->train);
+    mn_loader_free(run->validation);
+    mn_loader_free(run->test);
+    mn_trainer_close(&run->trainer);
+    mn_grad_scaler_free(run->scaler);
+    mn_optimizer_free(run->optimizer);
+    mn_module_free(run->model);
+    mn_context_free(run->context);
+    mn_dataset_free(run->own_train);
+    mn_dataset_free(run->own_test);
+    mn_list_free(&run->step_results);
+    mn_list_free(&run->epoch_results);
+    mn_out_free(&run->json);
+}

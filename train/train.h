@@ -1,0 +1,167 @@
+/* train/train.h: what the files of the training room share: a run with all it is made of, the ring
+ * through which the host learns of steps, the identity of a run, checkpoints and events. */
+#ifndef MN_TRAIN_TRAIN_H
+#define MN_TRAIN_TRAIN_H
+
+#include "models/models.h"
+#include "train/json.h"
+
+/* Steps at the start of a process that no timing and no peak counts. */
+#define MN_WARMUP_STEPS 5
+
+/* ---- system.c -------------------------------------------------------------------------------- */
+
+double mn_clock_seconds(void);
+/* Largest resident set of this process so far, in bytes; 0 if the system does not say. */
+uint64_t mn_peak_rss(void);
+/* An array that grows, outside of any context. Zeroed except for the allocator and item_bytes. */
+typedef struct mn_list {
+    mn_allocator allocator;
+    size_t item_bytes;
+    void *items;
+    int64_t count, capacity;
+} mn_list;
+/* Appends a copy of *item; false if memory ran out. */
+bool mn_list_append(mn_list *list, const void *item);
+void mn_list_free(mn_list *list);
+char *mn_text_copy(const mn_allocator *allocator, const char *text);
+void mn_text_free(const mn_allocator *allocator, char *text);
+
+/* ---- options.c: names ------------------------------------------------------------------------ */
+
+/* As the command line spells them: "off", "bf16", "fp16"; "constant", "cosine". NULL: none. */
+const char *mn_amp_name(mn_dtype amp);
+const char *mn_schedule_name(mn_schedule_kind kind);
+
+/* ---- trainer.c ------------------------------------------------------------------------------- */
+
+#define MN_RING_ROWS 64
+
+/* Results of steps on their way to the host: row (window % MN_RING_ROWS) of the ring is written by
+ * the device while the window runs and read together with others some windows later. */
+struct mn_trainer {
+    mn_context *context;
+    mn_tensor *ring;      /* f64 [MN_RING_ROWS, MN_RECORD_SIZE]; owned */
+    int64_t period;       /* windows between two reads */
+    int64_t ended, taken; /* windows enqueued, and read */
+    bool reported;        /* this window has reported a micro-batch */
+    struct {
+        int64_t step, epoch;
+        bool reported;
+    } rows[MN_RING_ROWS];
+    double host[MN_RING_ROWS * MN_RECORD_SIZE];
+};
+mn_status mn_trainer_open(mn_trainer *trainer, mn_context *context);
+void mn_trainer_close(mn_trainer *trainer);
+/* Enqueues the report of the step that the window has ended with. Not more than MN_RING_ROWS
+ * windows may be waiting to be read. */
+mn_status mn_trainer_end_window(mn_trainer *trainer, const mn_step *step, int64_t epoch);
+/* True when it is time to read. */
+bool mn_trainer_due(const mn_trainer *trainer);
+/* Waits for the device and hands every result not yet read to sink, oldest first. */
+typedef mn_status (*mn_result_sink)(void *user, const mn_step_result *result);
+mn_status mn_trainer_collect(mn_trainer *trainer, mn_result_sink sink, void *user);
+/* One micro-step over a batch in host memory in a scope of its own: fills in step's tensors and
+ * calls function; at the end of a window enqueues the report as well. */
+mn_status mn_trainer_micro_step(mn_step *step, const mn_batch *batch, int64_t epoch,
+                                mn_step_fn function, void *user);
+
+/* ---- options.c ------------------------------------------------------------------------------- */
+
+/* Copies options over the defaults and checks every value. */
+mn_status mn_train_options_read(const mn_train_options *given, mn_train_options *options,
+                                mn_error *error);
+
+/* ---- run ------------------------------------------------------------------------------------- */
+
+/* How far a run has come; all of it is in the checkpoint. */
+typedef struct mn_run_progress {
+    int64_t epoch;    /* complete epochs */
+    int64_t position; /* images of the current epoch that steps have seen */
+    int64_t step;     /* steps, applied or skipped */
+    int64_t skipped, nonfinite;
+    /* Of the current epoch: sum of loss * samples, samples right, samples. */
+    double loss_sum;
+    int64_t correct, samples;
+    int64_t best_epoch; /* 0: none yet */
+    double best_accuracy, best_loss;
+} mn_run_progress;
+
+/* Time of the current epoch's steps after warm-up, without evaluation and checkpoints. */
+typedef struct mn_stopwatch {
+    bool running;
+    double started, waited_before; /* when running */
+    double seconds, waited;
+    int64_t images;
+} mn_stopwatch;
+
+typedef struct mn_run {
+    mn_train_options options;
+    mn_error error; /* first error that is not the context's */
+    mn_allocator allocator;
+    mn_context *context;
+    mn_dataset *own_train, *own_test; /* opened here, or NULL */
+    const mn_dataset *train_set, *test_set;
+    mn_dataset_info info; /* of the training set */
+    mn_normalization normalization;
+    mn_loader *train, *validation, *test; /* the last two may be NULL */
+    mn_module *model;
+    mn_optimizer *optimizer;
+    mn_grad_scaler *scaler;
+    mn_trainer trainer;
+    int64_t parameters; /* numbers in all parameters */
+    int64_t count;      /* images of an epoch */
+    int64_t window;     /* images of a whole window */
+    int64_t steps_per_epoch;
+    int64_t planned, epochs; /* steps and epochs of the whole run */
+    int64_t last;            /* step after which this process stops */
+    mn_run_progress progress;
+    mn_stopwatch watch;
+    int64_t steps_here; /* steps of this process */
+    uint64_t peak;      /* of tensor bytes in steps */
+    double started, epoch_started;
+    bool cancelled, collapsed;
+    mn_list step_results, epoch_results;
+    mn_json_out json;
+    char rules[4096];
+} mn_run;
+
+/* setup.c: makes everything that a run needs, resuming if asked to; close frees it, also after a
+ * failure, when part of it is missing. On failure the error is in run->error or the context. */
+mn_status mn_run_open(mn_run *run, const mn_train_options *options);
+void mn_run_close(mn_run *run);
+/* Name of the data set for a checkpoint: no path, but enough to open it again where that can be. */
+const char *mn_run_data_name(const mn_run *run);
+/* A loader over a part; sizes of images and number of classes must fit `like`. */
+mn_status mn_check_fits(const mn_dataset *dataset, const mn_dataset_info *like, const char *what,
+                        mn_error *error);
+
+/* checkpoint.c: write to options.checkpoint, and restore from options.resume. */
+mn_status mn_run_save(mn_run *run);
+mn_status mn_run_load(mn_run *run, const mn_state_dict *dict);
+/* Mean and deviation of a checkpoint, for images of so many channels. */
+mn_status mn_checkpoint_normalization(const mn_state_dict *dict, int64_t channels,
+                                      mn_normalization *normalization);
+
+/* identity.c: strings of the checkpoint that say which run it belongs to, and comparing them. */
+mn_status mn_identity_save(const mn_run *run, mn_state_dict *dict);
+/* MN_ERR_MISMATCH with every difference, unless options.resume_anyway; tells the notice callback of
+ * differences that are let through. */
+mn_status mn_identity_check(mn_run *run, const mn_state_dict *dict);
+
+/* events.c: lines for options.log. */
+mn_status mn_event_start(mn_run *run);
+mn_status mn_event_step(mn_run *run, const mn_step_result *result);
+mn_status mn_event_epoch(mn_run *run, const mn_epoch_result *result);
+mn_status mn_event_end(mn_run *run);
+
+/* For compare's report as well: the members (without braces) of an epoch's object, and the object
+ * of the hyper-parameters; `data` is the data set's name. */
+void mn_epoch_json(mn_json_out *json, const mn_epoch_result *result);
+void mn_config_json(mn_json_out *json, const mn_train_options *options, const char *data);
+
+/* evaluate.c: as mn_evaluate; the error stays in the context or goes to *error. */
+mn_status mn_evaluate_loader(mn_module *model, mn_loader *loader, mn_dtype amp, mn_metrics *metrics,
+                             mn_error *error);
+
+#endif

@@ -1,0 +1,148 @@
+/* train/trainer.c: the usual micro-step, and the ring through which results of steps reach the host
+ * without a step waiting for the device. */
+#include "train/train.h"
+
+#include <math.h>
+
+/* Windows between two reads where reading the device costs a wait. */
+enum { READ_PERIOD = 8 };
+
+mn_status mn_trainer_open(mn_trainer *trainer, mn_context *context)
+{
+    const int64_t shape[2] = {MN_RING_ROWS, MN_RECORD_SIZE};
+    *trainer = (mn_trainer){.context = context, .period = READ_PERIOD};
+    MN_TRY(mn_error_status(context));
+    if (context->device->host_visible)
+        trainer->period = 1;
+    trainer->ring = mn_tensor_new_unscoped(context, MN_F64, 2, shape);
+    if (!trainer->ring)
+        return mn_error_status(context);
+    return mn_tensor_fill(trainer->ring, 0.0);
+}
+
+void mn_trainer_close(mn_trainer *trainer)
+{
+    mn_release(trainer->ring);
+    trainer->ring = NULL;
+}
+
+bool mn_trainer_due(const mn_trainer *trainer)
+{
+    return trainer->ended - trainer->taken >= trainer->period;
+}
+
+mn_status mn_step_report(mn_step *step, mn_tensor *loss, mn_tensor *logits)
+{
+    if (!step || !step->context)
+        return MN_ERR_ARGUMENT;
+    mn_trainer *trainer = step->trainer;
+    MN_TRY(mn_error_status(step->context));
+    if (!trainer)
+        return mn_fail(step->context, MN_ERR_ARGUMENT, "step report: step->trainer is NULL");
+    mn_report_attributes attributes = {.entry = trainer->ended % MN_RING_ROWS,
+                                       .first = !trainer->reported,
+                                       .weight = step->weight};
+    mn_tensor *inputs[] = {trainer->ring, loss, logits, step->labels};
+    MN_TRY(mn_tensor_check(step->context, loss, "step report: loss"));
+    MN_TRY(mn_tensor_check(step->context, logits, "step report: logits"));
+    MN_TRY(mn_tensor_check(step->context, step->labels, "step report: labels"));
+    mn_dispatch1(step->context, MN_OP_report_loss, inputs, 4, &attributes, sizeof attributes);
+    trainer->reported = true;
+    return mn_error_status(step->context);
+}
+
+mn_status mn_trainer_end_window(mn_trainer *trainer, const mn_step *step, int64_t epoch)
+{
+    int64_t row = trainer->ended % MN_RING_ROWS;
+    mn_report_attributes attributes = {.entry = row};
+    mn_tensor *inputs[] = {trainer->ring, step->optimizer->record,
+                           mn_grad_scaler_record(step->scaler)};
+    mn_dispatch1(trainer->context, MN_OP_report_step, inputs, 3, &attributes, sizeof attributes);
+    trainer->rows[row].step = step->step;
+    trainer->rows[row].epoch = epoch;
+    trainer->rows[row].reported = trainer->reported;
+    trainer->ended++;
+    trainer->reported = false;
+    return mn_error_status(trainer->context);
+}
+
+/* A window whose step function reported nothing has no loss and no samples. */
+static mn_step_result row_result(const mn_trainer *trainer, int64_t row)
+{
+    const double *values = trainer->host + row * MN_RECORD_SIZE;
+    bool reported = trainer->rows[row].reported;
+    return (mn_step_result){
+        .step = trainer->rows[row].step,
+        .epoch = trainer->rows[row].epoch,
+        .samples = reported ? (int64_t)values[MN_REPORT_SAMPLES] : 0,
+        .correct = reported ? (int64_t)values[MN_REPORT_CORRECT] : 0,
+        .loss = reported ? values[MN_REPORT_LOSS] : (double)NAN,
+        .lr = values[MN_REPORT_LR],
+        .scale = values[MN_REPORT_SCALE],
+        .grad_norm = values[MN_REPORT_NORM],
+        .skipped = values[MN_REPORT_OUTCOME] == (double)MN_STEP_SKIPPED,
+        .nonfinite = values[MN_REPORT_NONFINITE] != 0.0,
+    };
+}
+
+mn_status mn_trainer_collect(mn_trainer *trainer, mn_result_sink sink, void *user)
+{
+    if (trainer->taken == trainer->ended)
+        return mn_error_status(trainer->context);
+    MN_TRY(mn_tensor_read(trainer->ring, trainer->host, sizeof trainer->host));
+    while (trainer->taken < trainer->ended) {
+        mn_step_result result = row_result(trainer, trainer->taken % MN_RING_ROWS);
+        trainer->taken++;
+        MN_TRY(sink(user, &result));
+    }
+    return MN_OK;
+}
+
+static mn_status finish_window(mn_step *step)
+{
+    MN_TRY(mn_grad_scaler_unscale(step->scaler, step->optimizer));
+    MN_TRY(mn_clip_grad_norm(step->optimizer, step->clip_norm, NULL));
+    MN_TRY(mn_grad_scaler_step(step->scaler, step->optimizer, NULL));
+    MN_TRY(mn_grad_scaler_update(step->scaler));
+    return mn_optimizer_zero_grad(step->optimizer);
+}
+
+mn_status mn_step_default(mn_step *step, void *user)
+{
+    (void)user;
+    if (!step || !step->context)
+        return MN_ERR_ARGUMENT;
+    bool autocast = step->amp != MN_F32;
+    if (autocast)
+        MN_TRY(mn_autocast_begin(step->context, step->amp));
+    mn_tensor *logits = mn_module_forward(step->model, step->images);
+    mn_tensor *loss = mn_cross_entropy(logits, step->labels);
+    if (autocast)
+        mn_autocast_end(step->context);
+    MN_TRY(mn_error_status(step->context));
+    MN_TRY(mn_grad_scaler_backward(step->scaler, loss, step->weight));
+    MN_TRY(mn_step_report(step, loss, logits));
+    return step->window_complete ? finish_window(step) : MN_OK;
+}
+
+static mn_status upload_and_step(mn_step *step, const mn_batch *batch, int64_t epoch,
+                                 mn_step_fn function, void *user)
+{
+    const int64_t shape[4] = {batch->count, batch->height, batch->width, batch->channels};
+    step->images = mn_tensor_from(step->context, MN_F32, 4, shape, batch->images);
+    step->labels = mn_tensor_from(step->context, MN_I64, 1, shape, batch->labels);
+    MN_TRY(mn_error_status(step->context));
+    MN_TRY(function(step, user));
+    MN_TRY(mn_error_status(step->context));
+    return step->window_complete ? mn_trainer_end_window(step->trainer, step, epoch) : MN_OK;
+}
+
+mn_status mn_trainer_micro_step(mn_step *step, const mn_batch *batch, int64_t epoch,
+                                mn_step_fn function, void *user)
+{
+    mn_scope scope = mn_scope_begin(step->context);
+    mn_status status = upload_and_step(step, batch, epoch, function, user);
+    mn_scope_end(step->context, scope);
+    step->images = step->labels = NULL;
+    return status;
+}
