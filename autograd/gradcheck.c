@@ -190,8 +190,11 @@ static mn_status check_arguments(const check *c)
 static void zero_gradients(const check *c)
 {
     for (int i = 0; i < c->count; i++) {
-        if (c->inputs[i]->leaf)
-            c->inputs[i]->leaf->state = MN_GRAD_NONE;
+        mn_leaf *leaf = c->inputs[i]->leaf;
+        if (leaf) {
+            leaf->state = MN_GRAD_NONE;
+            leaf->consumed = false;
+        }
     }
 }
 

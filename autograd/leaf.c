@@ -125,7 +125,5 @@ mn_status mn_leaf_accumulate(mn_tensor *tensor, mn_tensor *gradient, mn_grad_sta
     const mn_op *op = &mn_ops[first ? MN_OP_assign : MN_OP_accumulate];
     MN_TRY(mn_dispatch(context, op, inputs, 2, NULL, 0, false, NULL));
     leaf->state = state;
-    if (first)
-        leaf->consumed = false;
     return MN_OK;
 }

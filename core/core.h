@@ -124,6 +124,8 @@ mn_view mn_tensor_as_view(const mn_tensor *tensor); /* NULL gives an absent view
 mn_leaf *mn_tensor_leaf(mn_tensor *tensor);
 /* "[2,3] f32" into buffer; returns buffer. */
 const char *mn_tensor_describe(const mn_view *view, char *buffer, size_t size);
+/* MN_OK if the value fits the dtype: finite ones stay finite, integers are whole and in range. */
+mn_status mn_value_check(mn_context *context, mn_dtype dtype, double value);
 /* MN_OK if the tensor is there and belongs to context; else the error. `what` names the argument.
  */
 mn_status mn_tensor_check(mn_context *context, const mn_tensor *tensor, const char *what);

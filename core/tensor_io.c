@@ -95,36 +95,13 @@ static bool store_f64(mn_dtype dtype, double value, unsigned char *dst)
 
 /* ---- filling --------------------------------------------------------------------------------- */
 
-typedef struct fill_record {
-    void *data;
-    int64_t count;
-    size_t size; /* of an element */
-    element value;
-} fill_record;
-
-static void run_fill(const void *record)
+mn_status mn_value_check(mn_context *context, mn_dtype dtype, double value)
 {
-    const fill_record *fill = record;
-    unsigned char *data = fill->data;
-    size_t bytes = (size_t)fill->count * fill->size;
-    memcpy(data, fill->value.bytes, fill->size);
-    /* Doubles what is filled, so that memcpy does the work for every element size. */
-    for (size_t done = fill->size; done < bytes;) {
-        size_t more = done < 4096 ? done : 4096 / fill->size * fill->size;
-        if (more > bytes - done)
-            more = bytes - done;
-        memcpy(data + done, data, more);
-        done += more;
-    }
-}
-
-/* The value as the dtype's bits; a value that does not fit is an error. */
-static mn_status make_element(mn_context *context, mn_dtype dtype, double value, element *out)
-{
+    element bits;
     unsigned mode = mn_fp_enter();
-    bool fits = store_f64(dtype, value, out->bytes);
+    bool fits = store_f64(dtype, value, bits.bytes);
     if (fits && isfinite(value))
-        fits = isfinite(load_f64(dtype, out->bytes));
+        fits = isfinite(load_f64(dtype, bits.bytes));
     mn_fp_restore(mode);
     if (!fits)
         return mn_fail(context, MN_ERR_DTYPE, "fill: %.17g does not fit %s", value,
@@ -132,20 +109,15 @@ static mn_status make_element(mn_context *context, mn_dtype dtype, double value,
     return MN_OK;
 }
 
-static mn_status enqueue_fill(mn_tensor *tensor, const element *value)
+static mn_status upload_zeros(mn_tensor *tensor)
 {
-    mn_context *context = tensor->context;
-    fill_record record = {
-        .data = mn_tensor_address(tensor),
-        .count = tensor->numel,
-        .size = mn_dtype_size(tensor->dtype),
-        .value = *value,
-    };
-    if (record.count == 0)
-        return MN_OK;
-    mn_status status = context->device->enqueue(context->device, run_fill, &record, sizeof record);
-    if (status != MN_OK)
-        return mn_fail(context, status, "fill: device %s failed", context->device->name);
+    static const unsigned char zeros[4096];
+    char *to = mn_tensor_address(tensor);
+    size_t bytes = mn_tensor_bytes(tensor);
+    for (size_t done = 0; done < bytes; done += sizeof zeros) {
+        size_t more = bytes - done < sizeof zeros ? bytes - done : sizeof zeros;
+        MN_TRY(mn_upload(tensor->context, to + done, zeros, more));
+    }
     return MN_OK;
 }
 
@@ -172,22 +144,6 @@ mn_tensor *mn_tensor_from(mn_context *context, mn_dtype dtype, int ndim, const i
     if (status == MN_OK)
         status = mn_upload(context, mn_tensor_address(tensor), data, mn_tensor_bytes(tensor));
     tensor = unless_failed(tensor, status);
-    if (tensor)
-        mn_scope_adopt(context, tensor);
-    return tensor;
-}
-
-mn_tensor *mn_full(mn_context *context, mn_dtype dtype, int ndim, const int64_t *shape,
-                   double value)
-{
-    element bits;
-    if (!context || mn_shape_check(context, dtype, ndim, shape, NULL, NULL) != MN_OK ||
-        make_element(context, dtype, value, &bits) != MN_OK)
-        return NULL;
-    mn_tensor *tensor = mn_tensor_new_unscoped(context, dtype, ndim, shape);
-    if (!tensor)
-        return NULL;
-    tensor = unless_failed(tensor, enqueue_fill(tensor, &bits));
     if (tensor)
         mn_scope_adopt(context, tensor);
     return tensor;
@@ -223,7 +179,7 @@ static mn_status make_parameter(mn_tensor *tensor, const char *name, mn_layout l
     leaf->name = copy;
     tensor->layout = layout;
     tensor->requires_grad = true;
-    return enqueue_fill(tensor, &(element){{0}});
+    return upload_zeros(tensor);
 }
 
 mn_tensor *mn_parameter_create(mn_context *context, const char *name, mn_dtype dtype, int ndim,
@@ -376,18 +332,6 @@ mn_status mn_tensor_mark_dirty(mn_tensor *tensor)
     if (!tensor)
         return MN_ERR_ARGUMENT;
     MN_TRY(mn_error_status(tensor->context));
-    tensor->storage->version++;
-    return MN_OK;
-}
-
-mn_status mn_tensor_fill(mn_tensor *tensor, double value)
-{
-    element bits;
-    if (!tensor)
-        return MN_ERR_ARGUMENT;
-    MN_TRY(mn_error_status(tensor->context));
-    MN_TRY(make_element(tensor->context, tensor->dtype, value, &bits));
-    MN_TRY(enqueue_fill(tensor, &bits));
     tensor->storage->version++;
     return MN_OK;
 }

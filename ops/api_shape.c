@@ -61,6 +61,30 @@ mn_status mn_tensor_copy(mn_tensor *dst, const mn_tensor *src)
     return mn_dispatch(context, &mn_ops[MN_OP_assign], inputs, 2, NULL, 0, false, NULL);
 }
 
+/* ---- fill ------------------------------------------------------------------------------------ */
+
+mn_status mn_tensor_fill(mn_tensor *tensor, double value)
+{
+    if (!tensor)
+        return MN_ERR_ARGUMENT;
+    mn_context *context = tensor->context;
+    const mn_value_attributes attributes = {.value = value};
+    MN_TRY(mn_error_status(context));
+    MN_TRY(mn_value_check(context, tensor->dtype, value));
+    return mn_dispatch(context, &mn_ops[MN_OP_fill], &tensor, 1, &attributes, sizeof attributes,
+                       false, NULL);
+}
+
+mn_tensor *mn_full(mn_context *context, mn_dtype dtype, int ndim, const int64_t *shape,
+                   double value)
+{
+    if (!context || mn_shape_check(context, dtype, ndim, shape, NULL, NULL) != MN_OK ||
+        mn_value_check(context, dtype, value) != MN_OK)
+        return NULL;
+    mn_tensor *tensor = mn_tensor_new(context, dtype, ndim, shape);
+    return mn_tensor_fill(tensor, value) == MN_OK ? tensor : NULL;
+}
+
 /* ---- reshape --------------------------------------------------------------------------------- */
 
 /* The shape with its -1, if any, worked out from x's number of elements. */

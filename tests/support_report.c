@@ -13,14 +13,14 @@
 
 /* ---- made-up comparisons --------------------------------------------------------------------- */
 
-mn_test_comparison mn_made;
-char mn_test_folder[64];
+mn_made_comparison mn_made;
+char mn_made_folder[64];
 
 static void make_steps(int row, int count, int per_epoch, bool scaled)
 {
     double scale = scaled ? 65536.0 : 1.0;
     for (int i = 0; i < count; i++) {
-        bool skipped = scaled && i < MN_TEST_SKIPPED_AT_START;
+        bool skipped = scaled && i < MN_MADE_SKIPPED_AT_START;
         mn_made.steps[row][i] = (mn_step_result){.step = i + 1,
                                                  .epoch = i / per_epoch + 1,
                                                  .samples = 64,
@@ -54,8 +54,8 @@ static void make_run(const char *precision, uint64_t seed, int epochs, int steps
             .images_per_s = 12345.0 + 100.0 * kind,
             .data_wait_fraction = 0.01,
             .seconds = 3.0,
-            .skipped_steps = scaled ? MN_TEST_SKIPPED_AT_START : 0,
-            .nonfinite = scaled ? MN_TEST_SKIPPED_AT_START : 0,
+            .skipped_steps = scaled ? MN_MADE_SKIPPED_AT_START : 0,
+            .nonfinite = scaled ? MN_MADE_SKIPPED_AT_START : 0,
             .scale = scaled ? 4096.0 : 1.0,
             .peak_tensor_bytes = kind ? 3u << 20 : 5u << 20,
             .peak_rss_bytes = 40u << 20};
@@ -71,14 +71,14 @@ static void make_run(const char *precision, uint64_t seed, int epochs, int steps
     mn_made.rows[row] = (mn_compare_row){precision, seed, &mn_made.runs[row]};
 }
 
-void mn_test_make(int seeds, int epochs, int steps)
+void mn_made_new(int seeds, int epochs, int steps)
 {
     static const char *const precisions[] = {"fp32", "bf16", "fp16"};
     memset(&mn_made, 0, sizeof mn_made);
     mn_made.options = mn_compare_options_default();
     mn_made.options.train.context.threads = 1;
     mn_made.options.seeds = seeds;
-    mn_made.options.report = mn_test_folder;
+    mn_made.options.report = mn_made_folder;
     mn_made.result.rows = mn_made.rows;
     mn_made.result.deviations = mn_made.deviations;
     for (int s = 0; s < seeds; s++)
@@ -87,7 +87,7 @@ void mn_test_make(int seeds, int epochs, int steps)
 }
 
 /* Compares, as mn_compare does, and writes. */
-mn_status mn_test_write(mn_error *error)
+mn_status mn_made_write(mn_error *error)
 {
     *error = (mn_error){MN_OK, ""};
     mn_made.result.deviation_count = 0;
@@ -102,10 +102,10 @@ mn_status mn_test_write(mn_error *error)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-void mn_test_folder_make(void)
+void mn_made_folder_make(void)
 {
-    strcpy(mn_test_folder, "/tmp/minim-report-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(mn_test_folder));
+    strcpy(mn_made_folder, "/tmp/minim-report-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(mn_made_folder));
 }
 
 static void remove_all(const char *name)
@@ -123,12 +123,12 @@ static void remove_all(const char *name)
     rmdir(name);
 }
 
-void mn_test_folder_remove(void)
+void mn_made_folder_remove(void)
 {
-    remove_all(mn_test_folder);
+    remove_all(mn_made_folder);
 }
 
-int mn_test_entries(const char *name)
+int mn_made_entries(const char *name)
 {
     int count = 0;
     DIR *dir = opendir(name);
@@ -139,7 +139,7 @@ int mn_test_entries(const char *name)
     return count - 2; /* without . and .. */
 }
 
-const char *mn_test_path(const char *name)
+const char *mn_made_path(const char *name)
 {
     static char path[256];
     snprintf(path, sizeof path, "%s/%s", mn_made.options.report, name);
@@ -147,9 +147,9 @@ const char *mn_test_path(const char *name)
 }
 
 /* The file's text; freed by the caller. */
-char *mn_test_read(const char *name)
+char *mn_made_read(const char *name)
 {
-    FILE *file = fopen(mn_test_path(name), "rb");
+    FILE *file = fopen(mn_made_path(name), "rb");
     ck_assert_ptr_nonnull(file);
     char *text = calloc(1, 1u << 22);
     ck_assert_ptr_nonnull(text);
@@ -161,12 +161,12 @@ char *mn_test_read(const char *name)
 }
 
 /* Writes a report that must succeed and gives one of its files. */
-char *mn_test_report(const char *name)
+char *mn_made_report(const char *name)
 {
     mn_error error;
-    ck_assert_msg(mn_test_write(&error) == MN_OK, "%s", error.message);
-    ck_assert_int_eq(mn_test_entries(mn_made.options.report), 2);
-    return mn_test_read(name);
+    ck_assert_msg(mn_made_write(&error) == MN_OK, "%s", error.message);
+    ck_assert_int_eq(mn_made_entries(mn_made.options.report), 2);
+    return mn_made_read(name);
 }
 
 /* ---- a strict JSON reader -------------------------------------------------------------------- */
@@ -264,11 +264,6 @@ void mn_json_check(const char *json, const char *where, const char *expected)
     size_t length = (size_t)(mn_json_skip(at) - at);
     ck_assert_msg(length == strlen(expected) && strncmp(at, expected, length) == 0,
                   "%s: %.*s, not %s", where, (int)length, at, expected);
-}
-
-static void check_there(const char *json, const char *where)
-{
-    ck_assert_msg(mn_json_at(json, where) != NULL, "%s is not there", where);
 }
 
 /* ---- a checker of tags ----------------------------------------------------------------------- */

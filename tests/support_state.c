@@ -8,15 +8,15 @@
 #include <string.h>
 #include <unistd.h>
 
-char mn_test_folder[24] = "/tmp/minim-test-XXXXXX";
-char mn_test_path[64];
+char mn_test_state_folder[24] = "/tmp/minim-test-XXXXXX";
+char mn_test_state_path[64];
 mn_context *mn_test_context;
 
 void mn_test_state_open(void)
 {
-    strcpy(mn_test_folder, "/tmp/minim-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(mn_test_folder));
-    snprintf(mn_test_path, sizeof mn_test_path, "%s/state", mn_test_folder);
+    strcpy(mn_test_state_folder, "/tmp/minim-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(mn_test_state_folder));
+    snprintf(mn_test_state_path, sizeof mn_test_state_path, "%s/state", mn_test_state_folder);
     mn_test_context = mn_context_create(NULL, NULL);
     ck_assert_ptr_nonnull(mn_test_context);
 }
@@ -24,7 +24,7 @@ void mn_test_state_open(void)
 int mn_test_state_files(void)
 {
     int count = 0;
-    DIR *directory = opendir(mn_test_folder);
+    DIR *directory = opendir(mn_test_state_folder);
     while (readdir(directory))
         count++;
     closedir(directory);
@@ -34,8 +34,8 @@ int mn_test_state_files(void)
 void mn_test_state_close(void)
 {
     mn_context_free(mn_test_context);
-    unlink(mn_test_path);
-    ck_assert_int_eq(rmdir(mn_test_folder), 0); /* no temporary file may be left */
+    unlink(mn_test_state_path);
+    ck_assert_int_eq(rmdir(mn_test_state_folder), 0); /* no temporary file may be left */
 }
 
 void mn_test_expect_error(mn_status status, const char *part)
@@ -97,7 +97,7 @@ bool mn_test_state_same(const mn_state_dict *a, const mn_state_dict *b)
 
 unsigned char *mn_test_slurp(size_t *size)
 {
-    FILE *file = fopen(mn_test_path, "rb");
+    FILE *file = fopen(mn_test_state_path, "rb");
     ck_assert_ptr_nonnull(file);
     unsigned char *bytes = malloc(1 << 20);
     *size = fread(bytes, 1, 1 << 20, file);
@@ -107,7 +107,7 @@ unsigned char *mn_test_slurp(size_t *size)
 
 void mn_test_spill(const void *bytes, size_t size)
 {
-    FILE *file = fopen(mn_test_path, "wb");
+    FILE *file = fopen(mn_test_state_path, "wb");
     ck_assert_ptr_nonnull(file);
     ck_assert_uint_eq(fwrite(bytes, 1, size, file), size);
     fclose(file);

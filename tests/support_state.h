@@ -6,8 +6,8 @@
 #include "core/state_dict.h"
 
 extern mn_context *mn_test_context;
-extern char mn_test_folder[24];
-extern char mn_test_path[64]; /* of a file in the folder */
+extern char mn_test_state_folder[24];
+extern char mn_test_state_path[64]; /* of a file in the folder */
 
 /* Fixture. close fails if the folder holds anything but the file. */
 void mn_test_state_open(void);

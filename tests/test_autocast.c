@@ -106,6 +106,20 @@ START_TEST(test_overrides)
 }
 END_TEST
 
+/* What an op writes in place is never replaced by a cast. */
+START_TEST(test_mutated_inputs)
+{
+    mn_context *ctx = mn_check_context(mn_check_devices[_i]);
+    mn_tensor *inputs[2] = {matrix(ctx, MN_F32), matrix(ctx, MN_F32)};
+    mn_autocast_set_rule(ctx, "accumulate", MN_CAST_LOWER);
+    mn_autocast_begin(ctx, MN_BF16);
+    ck_assert_int_eq(mn_apply(ctx, &mn_ops[MN_OP_accumulate], inputs, 2, NULL, 0, NULL), MN_OK);
+    mn_autocast_end(ctx);
+    ck_assert_double_eq(mn_check_at(inputs[0], 3), 8);
+    mn_check_done(ctx);
+}
+END_TEST
+
 /* ---- regions --------------------------------------------------------------------------------- */
 
 START_TEST(test_r35_regions)
@@ -420,6 +434,7 @@ static Suite *make_suite(void)
     tcase_add_loop_test(tc, test_rules, 0, 2);
     tcase_add_test(tc, test_r39_promotion);
     tcase_add_test(tc, test_overrides);
+    tcase_add_loop_test(tc, test_mutated_inputs, 0, 2);
     tcase_add_test(tc, test_r35_regions);
     tcase_add_loop_test(tc, test_shadow_is_shared, 0, 2);
     tcase_add_loop_test(tc, test_r32_no_grad_first, 0, 2);

@@ -101,7 +101,7 @@ START_TEST(headers)
     const header_case *at = &header_cases[_i];
     unsigned char bytes[512];
     mn_test_spill(bytes, build_file(bytes, at->header, at->data_bytes));
-    mn_state_dict *dict = mn_state_dict_read(mn_test_context, mn_test_path);
+    mn_state_dict *dict = mn_state_dict_read(mn_test_context, mn_test_state_path);
     if (at->error) {
         ck_assert_msg(dict == NULL, "%s was accepted", at->header);
         mn_test_expect_error(MN_ERR_FORMAT, at->error);
@@ -118,12 +118,12 @@ START_TEST(foreign_file_content)
     unsigned char bytes[512];
     mn_state_entry entry;
     mn_test_spill(bytes, build_file(bytes, header_cases[2].header, 9));
-    mn_state_dict *dict = mn_state_dict_read(mn_test_context, mn_test_path);
+    mn_state_dict *dict = mn_state_dict_read(mn_test_context, mn_test_state_path);
     ck_assert(mn_state_dict_find(dict, "v", &entry) && entry.bytes == 1);
     ck_assert(mn_state_dict_find(dict, "w", &entry) && entry.bytes == 8 && entry.ndim == 1);
     mn_state_dict_free(dict);
     mn_test_spill(bytes, build_file(bytes, header_cases[4].header, 0));
-    dict = mn_state_dict_read(mn_test_context, mn_test_path);
+    dict = mn_state_dict_read(mn_test_context, mn_test_state_path);
     ck_assert(mn_state_dict_find(dict, "\xc3\xa9\xf0\x9f\x98\x80", &entry));
     mn_state_dict_free(dict);
 }
@@ -140,7 +140,7 @@ START_TEST(deep_nesting_is_harmless)
     memset(bytes + 13 + DEPTH, ']', DEPTH);
     bytes[13 + 2 * DEPTH] = '}';
     mn_test_spill(bytes, 8 + length);
-    ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_path));
+    ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_state_path));
     mn_test_expect_error(MN_ERR_FORMAT, "nested more than 32");
     free(bytes);
 }
@@ -153,11 +153,11 @@ START_TEST(wrong_lengths)
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         memcpy(bytes, &lengths[i], 8);
         mn_test_spill(bytes, sizeof bytes);
-        ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_path));
+        ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_state_path));
         mn_test_expect_error(MN_ERR_FORMAT, "announced");
     }
     mn_test_spill(bytes, 7);
-    ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_path));
+    ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_state_path));
     mn_test_expect_error(MN_ERR_FORMAT, "too few");
 }
 END_TEST
@@ -168,17 +168,17 @@ START_TEST(truncated_anywhere)
 {
     size_t size;
     mn_state_dict *dict = mn_test_state_sample(mn_test_context);
-    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_path), MN_OK);
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_OK);
     unsigned char *bytes = mn_test_slurp(&size);
     for (size_t length = 0; length < size; length++) {
         mn_test_spill(bytes, length);
-        ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_path));
+        ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_state_path));
         ck_assert_int_eq(mn_error_status(mn_test_context), MN_ERR_FORMAT);
         mn_error_clear(mn_test_context);
     }
     bytes[size] = 0;
     mn_test_spill(bytes, size + 1);
-    ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_path));
+    ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_state_path));
     mn_test_expect_error(MN_ERR_FORMAT, "bytes of data");
     free(bytes);
     mn_state_dict_free(dict);
@@ -190,14 +190,14 @@ START_TEST(flipped_anywhere)
 {
     size_t size;
     mn_state_dict *dict = mn_test_state_sample(mn_test_context);
-    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_path), MN_OK);
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_OK);
     unsigned char *bytes = mn_test_slurp(&size);
     for (size_t i = 0; i < size; i++) {
         for (int bit = 0; bit <= 8; bit++) {
             unsigned char mask = (unsigned char)(bit < 8 ? 1u << bit : 0xffu);
             bytes[i] ^= mask;
             mn_test_spill(bytes, size);
-            mn_state_dict *back = mn_state_dict_read(mn_test_context, mn_test_path);
+            mn_state_dict *back = mn_state_dict_read(mn_test_context, mn_test_state_path);
             ck_assert_msg(!back || mn_test_state_same(dict, back), "byte %zu, mask %x", i, mask);
             ck_assert(back || mn_error_status(mn_test_context) == MN_ERR_FORMAT);
             mn_error_clear(mn_test_context);

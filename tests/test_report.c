@@ -12,7 +12,7 @@
 
 static char *json_text(void)
 {
-    char *json = mn_test_report("report.json");
+    char *json = mn_made_report("report.json");
     ck_assert_str_eq(mn_json_skip(json), "\n");
     return json;
 }
@@ -24,7 +24,7 @@ static void check_there(const char *json, const char *where)
 
 START_TEST(json_of_one_seed)
 {
-    mn_test_make(1, 3, 300);
+    mn_made_new(1, 3, 300);
     char *json = json_text();
     static const char *const there[] = {
         "software.minim",   "software.compiler", "software.kernels",      "software.libc",
@@ -71,7 +71,7 @@ END_TEST
 /* bf16's differences are -0.09, -0.08 and -0.07 points. */
 START_TEST(json_of_three_seeds)
 {
-    mn_test_make(3, 2, 50);
+    mn_made_new(3, 2, 50);
     char *json = json_text();
     mn_json_check(json, "runs.8.seed", "3");
     mn_json_check(json, "deviation.bf16.accuracy_delta_pp.n", "3");
@@ -90,7 +90,7 @@ END_TEST
 
 START_TEST(json_of_what_was_not_measured)
 {
-    mn_test_make(1, 2, 20);
+    mn_made_new(1, 2, 20);
     mn_made.runs[2].epoch_count = 0; /* stopped in its first epoch */
     mn_made.runs[2].cancelled = true;
     mn_made.epochs[1][1].train_loss = (double)NAN;
@@ -114,7 +114,7 @@ END_TEST
 
 START_TEST(json_of_nothing)
 {
-    mn_test_make(0, 0, 0);
+    mn_made_new(0, 0, 0);
     char *json = json_text();
     mn_json_check(json, "runs", "[]");
     mn_json_check(json, "deviation", "{}");
@@ -131,7 +131,7 @@ static char *html_text(void)
     static const char *const never[] = {"http://", "https://", "<script", "src=",    "@import",
                                         "url(",    "\"nan",    " nan",    "-nan",    "\"inf",
                                         " inf\"",  "Mnan",     "Hnan",    "=\"-inf", "javascript"};
-    char *html = mn_test_report("report.html");
+    char *html = mn_made_report("report.html");
     mn_tags_check(html);
     for (size_t i = 0; i < sizeof never / sizeof *never; i++)
         ck_assert_msg(strstr(html, never[i]) == NULL, "%s is there", never[i]);
@@ -148,7 +148,7 @@ static void check_html(void)
 
 START_TEST(html_of_one_seed)
 {
-    mn_test_make(1, 3, 300);
+    mn_made_new(1, 3, 300);
     char *html = html_text();
     ck_assert_ptr_nonnull(strstr(html, "<h1>lenet5 on fashion-mnist</h1>"));
     ck_assert_int_eq(mn_count_of(html, "? not enough seeds to say"), 2);
@@ -157,7 +157,7 @@ START_TEST(html_of_one_seed)
     ck_assert_ptr_null(strstr(html, "Every run"));
     ck_assert_ptr_nonnull(strstr(html, "not measured")); /* underflow */
     /* Each skipped step is crossed on the line of the scale. */
-    ck_assert_int_eq(mn_count_of(html, "l7 7m-7 0l7-7"), MN_TEST_SKIPPED_AT_START);
+    ck_assert_int_eq(mn_count_of(html, "l7 7m-7 0l7-7"), MN_MADE_SKIPPED_AT_START);
     ck_assert_ptr_nonnull(strstr(html, "12&#8239;345"));
     ck_assert_ptr_nonnull(strstr(html, "\xe2\x88\x92"
                                        "0.09"));
@@ -167,7 +167,7 @@ END_TEST
 
 START_TEST(html_of_five_seeds)
 {
-    mn_test_make(5, 2, 400);
+    mn_made_new(5, 2, 400);
     char *html = html_text();
     ck_assert_int_eq(mn_count_of(html, "\xe2\x9c\x93 within the stated bound"), 2);
     ck_assert_ptr_nonnull(strstr(html, "class=\"line fp16 thin\""));
@@ -179,17 +179,17 @@ END_TEST
 
 START_TEST(html_of_odd_runs)
 {
-    mn_test_make(1, 1, 1); /* one step, one epoch */
+    mn_made_new(1, 1, 1); /* one step, one epoch */
     check_html();
-    mn_test_make(0, 0, 0);
+    mn_made_new(0, 0, 0);
     check_html();
-    mn_test_make(1, 0, 7); /* stopped before the first epoch's end */
+    mn_made_new(1, 0, 7); /* stopped before the first epoch's end */
     mn_made.result.cancelled = true;
     char *html = html_text();
     ck_assert_ptr_nonnull(strstr(html, "was stopped before its end"));
     ck_assert_ptr_nonnull(strstr(html, "No run in half precision has an FP32 run"));
     free(html);
-    mn_test_make(2, 1, 30); /* no validation part */
+    mn_made_new(2, 1, 30); /* no validation part */
     for (int i = 0; i < mn_made.result.row_count; i++)
         mn_made.epochs[i][0].validation_accuracy = mn_made.epochs[i][0].validation_accuracy_fp32 =
             (double)NAN;
@@ -202,7 +202,7 @@ END_TEST
 
 START_TEST(html_of_numbers_that_are_none)
 {
-    mn_test_make(3, 2, 100);
+    mn_made_new(3, 2, 100);
     for (int i = 0; i < 100; i++) {
         mn_made.steps[2][i].loss = i % 3 == 0 ? (double)NAN : (double)INFINITY;
         mn_made.steps[2][i].grad_norm = (double)NAN;
@@ -224,7 +224,7 @@ END_TEST
 
 START_TEST(html_escapes)
 {
-    mn_test_make(1, 1, 10);
+    mn_made_new(1, 1, 10);
     for (int i = 0; i < 3; i++) {
         mn_made.runs[i].model = "<script>alert(1)</script>";
         mn_made.runs[i].data = "mnist:/a&b/\"c\"/<d>\x01";
@@ -241,8 +241,8 @@ END_TEST
 /* However many steps: lines that can be read, and a page that opens. */
 START_TEST(html_of_many_steps)
 {
-    mn_test_make(1, 2, MN_TEST_MOST_STEPS);
-    for (int i = 0; i < MN_TEST_MOST_STEPS; i++)
+    mn_made_new(1, 2, MN_MADE_MOST_STEPS);
+    for (int i = 0; i < MN_MADE_MOST_STEPS; i++)
         mn_made.steps[2][i].skipped = true;
     char *html = html_text();
     for (const char *at = html; (at = strstr(at, " d=\"")) != NULL; at += 4) {
@@ -270,7 +270,7 @@ START_TEST(curves_are_means)
 {
     const mn_curve_source source = {loss_of, true, 0};
     mn_curve curve;
-    mn_test_make(2, 1, 1000);
+    mn_made_new(2, 1, 1000);
     mn_report report = {.result = &mn_made.result, .last_step = 1000};
     for (int i = 0; i < 1000; i++) {
         mn_made.steps[0][i].loss = i;
@@ -344,7 +344,7 @@ END_TEST
 static TCase *new_case(Suite *suite, const char *name)
 {
     TCase *tests = tcase_create(name);
-    tcase_add_checked_fixture(tests, mn_test_folder_make, mn_test_folder_remove);
+    tcase_add_checked_fixture(tests, mn_made_folder_make, mn_made_folder_remove);
     tcase_set_timeout(tests, 60);
     suite_add_tcase(suite, tests);
     return tests;

@@ -16,23 +16,23 @@
 START_TEST(makes_the_folders)
 {
     char deep[128];
-    mn_test_make(1, 1, 10);
-    snprintf(deep, sizeof deep, "%s/a//b/c/", mn_test_folder);
+    mn_made_new(1, 1, 10);
+    snprintf(deep, sizeof deep, "%s/a//b/c/", mn_made_folder);
     mn_made.options.report = deep;
-    free(mn_test_report("report.json"));
-    free(mn_test_report("report.html")); /* again, over the first */
+    free(mn_made_report("report.json"));
+    free(mn_made_report("report.html")); /* again, over the first */
 }
 END_TEST
 
 START_TEST(same_runs_same_report)
 {
-    mn_test_make(3, 2, 50);
-    char *first = mn_test_report("report.html"), *second = mn_test_report("report.html");
+    mn_made_new(3, 2, 50);
+    char *first = mn_made_report("report.html"), *second = mn_made_report("report.html");
     ck_assert_str_eq(first, second);
     free(first);
     free(second);
-    first = mn_test_report("report.json");
-    second = mn_test_report("report.json");
+    first = mn_made_report("report.json");
+    second = mn_made_report("report.json");
     ck_assert_str_eq(first, second);
     free(first);
     free(second);
@@ -42,7 +42,7 @@ END_TEST
 static void check_refused(mn_status status, const char *word)
 {
     mn_error error;
-    ck_assert_int_eq(mn_test_write(&error), status);
+    ck_assert_int_eq(mn_made_write(&error), status);
     ck_assert_int_eq(error.status, status);
     ck_assert_msg(strstr(error.message, word) != NULL, "%s", error.message);
 }
@@ -50,8 +50,8 @@ static void check_refused(mn_status status, const char *word)
 START_TEST(folder_that_cannot_be)
 {
     char name[128];
-    mn_test_make(1, 1, 10);
-    snprintf(name, sizeof name, "%s/file", mn_test_folder);
+    mn_made_new(1, 1, 10);
+    snprintf(name, sizeof name, "%s/file", mn_made_folder);
     FILE *file = fopen(name, "w");
     ck_assert_ptr_nonnull(file);
     fclose(file);
@@ -72,13 +72,13 @@ END_TEST
 
 START_TEST(folder_without_permission)
 {
-    mn_test_make(1, 1, 10);
+    mn_made_new(1, 1, 10);
     if (geteuid() == 0) /* may write everywhere */
         return;
-    ck_assert_int_eq(chmod(mn_test_folder, 0500), 0);
+    ck_assert_int_eq(chmod(mn_made_folder, 0500), 0);
     check_refused(MN_ERR_IO, "report.json");
-    ck_assert_int_eq(chmod(mn_test_folder, 0700), 0);
-    ck_assert_int_eq(mn_test_entries(mn_test_folder), 0);
+    ck_assert_int_eq(chmod(mn_made_folder, 0700), 0);
+    ck_assert_int_eq(mn_made_entries(mn_made_folder), 0);
 }
 END_TEST
 
@@ -93,22 +93,22 @@ static void limit_files(rlim_t bytes)
 /* A full disk: what was there stays, and nothing half is left. */
 START_TEST(file_that_cannot_be_finished)
 {
-    mn_test_make(1, 1, 10);
-    char *before = mn_test_report("report.html");
+    mn_made_new(1, 1, 10);
+    char *before = mn_made_report("report.html");
     mn_made.options.margin = 0.75;
     signal(SIGXFSZ, SIG_IGN);
     limit_files(1000);
-    check_refused(MN_ERR_IO, mn_test_path("report.json"));
-    ck_assert_int_eq(mn_test_entries(mn_test_folder), 2);
+    check_refused(MN_ERR_IO, mn_made_path("report.json"));
+    ck_assert_int_eq(mn_made_entries(mn_made_folder), 2);
     limit_files(10000); /* enough for report.json */
-    check_refused(MN_ERR_IO, mn_test_path("report.html"));
+    check_refused(MN_ERR_IO, mn_made_path("report.html"));
     limit_files(RLIM_INFINITY);
-    ck_assert_int_eq(mn_test_entries(mn_test_folder), 2);
-    char *after = mn_test_read("report.html");
+    ck_assert_int_eq(mn_made_entries(mn_made_folder), 2);
+    char *after = mn_made_read("report.html");
     ck_assert_str_eq(before, after);
     free(before);
     free(after);
-    after = mn_test_read("report.json");
+    after = mn_made_read("report.json");
     mn_json_check(after, "config.margin", "0.75");
     free(after);
 }
@@ -116,10 +116,10 @@ END_TEST
 
 START_TEST(file_that_cannot_be_replaced)
 {
-    mn_test_make(1, 1, 10);
-    ck_assert_int_eq(mkdir(mn_test_path("report.html"), 0700), 0);
-    check_refused(MN_ERR_IO, mn_test_path("report.html"));
-    ck_assert_int_eq(mn_test_entries(mn_test_folder),
+    mn_made_new(1, 1, 10);
+    ck_assert_int_eq(mkdir(mn_made_path("report.html"), 0700), 0);
+    check_refused(MN_ERR_IO, mn_made_path("report.html"));
+    ck_assert_int_eq(mn_made_entries(mn_made_folder),
                      2); /* report.json and the folder in the way */
 }
 END_TEST
@@ -129,20 +129,20 @@ START_TEST(memory_runs_out)
     mn_test_counter counter = {0, 0, 0, 0};
     mn_error error;
     mn_status status = MN_ERR_MEMORY;
-    mn_test_make(2, 2, 40);
+    mn_made_new(2, 2, 40);
     mn_made.options.train.context.allocator = mn_test_counting(&counter);
     for (long k = 1; status != MN_OK; k++) {
         ck_assert_int_lt(k, 500);
         counter.calls = 0;
         counter.fail_at = k;
-        status = mn_test_write(&error);
+        status = mn_made_write(&error);
         ck_assert_int_eq(counter.blocks, 0);
         ck_assert_msg(status == MN_OK || status == MN_ERR_MEMORY, "%s", error.message);
         ck_assert_int_eq(error.status, status);
         ck_assert(status == MN_OK || error.message[0]);
     }
     ck_assert_int_gt(counter.calls, 8);
-    ck_assert_int_eq(mn_test_entries(mn_test_folder), 2);
+    ck_assert_int_eq(mn_made_entries(mn_made_folder), 2);
 }
 END_TEST
 
@@ -150,12 +150,12 @@ END_TEST
 START_TEST(locale_does_not_matter)
 {
     static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "de_DE"};
-    mn_test_make(1, 2, 50);
-    char *plain = mn_test_report("report.html");
+    mn_made_new(1, 2, 50);
+    char *plain = mn_made_report("report.html");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (setlocale(LC_ALL, names[i]))
             break;
-    char *html = mn_test_report("report.html");
+    char *html = mn_made_report("report.html");
     setlocale(LC_ALL, "C");
     ck_assert_str_eq(plain, html);
     free(plain);
@@ -166,7 +166,7 @@ END_TEST
 static TCase *new_case(Suite *suite, const char *name)
 {
     TCase *tests = tcase_create(name);
-    tcase_add_checked_fixture(tests, mn_test_folder_make, mn_test_folder_remove);
+    tcase_add_checked_fixture(tests, mn_made_folder_make, mn_made_folder_remove);
     tcase_set_timeout(tests, 60);
     suite_add_tcase(suite, tests);
     return tests;

@@ -144,12 +144,12 @@ START_TEST(round_trip)
     size_t size;
     size_t again_size;
     mn_state_dict *dict = mn_test_state_sample(mn_test_context);
-    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_path), MN_OK);
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_OK);
     unsigned char *bytes = mn_test_slurp(&size);
-    mn_state_dict *back = mn_state_dict_read(mn_test_context, mn_test_path);
+    mn_state_dict *back = mn_state_dict_read(mn_test_context, mn_test_state_path);
     ck_assert_msg(back != NULL, "%s", mn_error_message(mn_test_context));
     ck_assert(mn_test_state_same(dict, back));
-    ck_assert_int_eq(mn_state_dict_write(back, mn_test_path), MN_OK);
+    ck_assert_int_eq(mn_state_dict_write(back, mn_test_state_path), MN_OK);
     unsigned char *again = mn_test_slurp(&again_size);
     ck_assert_uint_eq(size, again_size);
     ck_assert_mem_eq(bytes, again, size);
@@ -167,9 +167,9 @@ START_TEST(round_trip)
     mn_state_dict_free(dict);
     mn_state_dict_free(back);
     back = mn_state_dict_create(mn_test_context);
-    ck_assert_int_eq(mn_state_dict_write(back, mn_test_path), MN_OK);
+    ck_assert_int_eq(mn_state_dict_write(back, mn_test_state_path), MN_OK);
     mn_state_dict_free(back);
-    back = mn_state_dict_read(mn_test_context, mn_test_path);
+    back = mn_state_dict_read(mn_test_context, mn_test_state_path);
     ck_assert_int_eq(mn_state_dict_count(back) + mn_state_dict_string_count(back), 0);
     mn_state_dict_free(back);
 }
@@ -181,22 +181,23 @@ START_TEST(paths_that_cannot_be)
 {
     char long_path[80];
     mn_state_dict *dict = mn_test_state_sample(mn_test_context);
-    snprintf(long_path, sizeof long_path, "%s/none/file", mn_test_folder);
+    snprintf(long_path, sizeof long_path, "%s/none/file", mn_test_state_folder);
     ck_assert_int_eq(mn_state_dict_write(dict, long_path), MN_ERR_IO);
     mn_test_expect_error(MN_ERR_IO, "No such file");
     ck_assert_ptr_null(mn_state_dict_read(mn_test_context, long_path));
     mn_test_expect_error(MN_ERR_IO, "none/file: cannot open: No such file");
-    ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_folder));
+    ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_state_folder));
     mn_test_expect_error(MN_ERR_IO, "not a regular file");
-    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_folder), MN_ERR_IO);
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_folder), MN_ERR_IO);
     mn_test_expect_error(MN_ERR_IO, "cannot replace");
     ck_assert_int_eq(mn_state_dict_write(dict, ""), MN_ERR_ARGUMENT);
     mn_test_expect_error(MN_ERR_ARGUMENT, "no path");
     ck_assert_ptr_null(mn_state_dict_read(mn_test_context, NULL));
     mn_test_expect_error(MN_ERR_ARGUMENT, "no path");
-    ck_assert_int_eq(mn_state_dict_write(NULL, mn_test_path), MN_ERR_ARGUMENT);
-    ck_assert_int_eq(mkfifo(mn_test_path, 0600), 0);
-    ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_path)); /* and does not hang */
+    ck_assert_int_eq(mn_state_dict_write(NULL, mn_test_state_path), MN_ERR_ARGUMENT);
+    ck_assert_int_eq(mkfifo(mn_test_state_path, 0600), 0);
+    ck_assert_ptr_null(
+        mn_state_dict_read(mn_test_context, mn_test_state_path)); /* and does not hang */
     mn_test_expect_error(MN_ERR_IO, "not a regular file");
     mn_state_dict_free(dict);
 }
@@ -206,12 +207,12 @@ START_TEST(names_in_the_way)
 {
     char stale[96];
     mn_state_dict *dict = mn_test_state_sample(mn_test_context);
-    snprintf(stale, sizeof stale, "%s.tmp.%ld", mn_test_path, (long)getpid());
+    snprintf(stale, sizeof stale, "%s.tmp.%ld", mn_test_state_path, (long)getpid());
     fclose(fopen(stale, "w"));
-    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_path), MN_OK);
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_OK);
     ck_assert_int_eq(mn_test_state_files(), 2);
     unlink(stale);
-    ck_assert_int_eq(chdir(mn_test_folder), 0);
+    ck_assert_int_eq(chdir(mn_test_state_folder), 0);
     ck_assert_int_eq(mn_state_dict_write(dict, "state"), MN_OK);
     ck_assert_int_eq(chdir("/"), 0);
     mn_state_dict_free(dict);
@@ -224,14 +225,14 @@ START_TEST(full_disk_leaves_the_old_file)
     size_t size;
     size_t after_size;
     mn_state_dict *dict = mn_test_state_sample(mn_test_context);
-    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_path), MN_OK);
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_OK);
     unsigned char *bytes = mn_test_slurp(&size);
     mn_state_dict_set_string(dict, "more", "text");
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &old);
     for (rlim_t limit = 0; limit < size; limit += 61) {
         setrlimit(RLIMIT_FSIZE, &(struct rlimit){limit, old.rlim_max});
-        mn_status status = mn_state_dict_write(dict, mn_test_path);
+        mn_status status = mn_state_dict_write(dict, mn_test_state_path);
         setrlimit(RLIMIT_FSIZE, &old);
         ck_assert_int_eq(status, MN_ERR_IO);
         mn_test_expect_error(MN_ERR_IO, "state: cannot write: File too large");
@@ -266,8 +267,8 @@ static bool use_dict(mn_context *owner)
     mn_state_dict *dict = mn_test_state_sample(owner);
     mn_state_dict *back = NULL;
     if (dict && mn_state_dict_put_tensor(dict, "f", tensor, MN_LAYOUT_FILTER) == MN_OK &&
-        mn_state_dict_write(dict, mn_test_path) == MN_OK)
-        back = mn_state_dict_read(owner, mn_test_path);
+        mn_state_dict_write(dict, mn_test_state_path) == MN_OK)
+        back = mn_state_dict_read(owner, mn_test_state_path);
     bool done = back && mn_test_state_same(dict, back) &&
                 mn_state_dict_get_tensor(back, "f", tensor, MN_LAYOUT_FILTER, true) == MN_OK;
     mn_state_dict_free(back);

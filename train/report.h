@@ -162,7 +162,8 @@ const char *mn_plot_class(const char *precision);
 
 /* ---- parts of the page: report_charts.c, report_bars.c, report_table.c ----------------------- */
 
-void mn_report_tables(mn_page *page, const mn_report *report);
+void mn_report_final_table(mn_page *page, const mn_report *report);
+void mn_report_run_table(mn_page *page, const mn_report *report); /* where there are seeds */
 
 void mn_report_line_charts(mn_page *page, const mn_report *report);
 void mn_report_scale_chart(mn_page *page, const mn_report *report);

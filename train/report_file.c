@@ -70,6 +70,7 @@ mn_status mn_report_folder(const mn_allocator *allocator, const char *path, mn_e
 
 typedef struct output {
     mn_error *error;
+    const char *folder, *name;
     char *path, *temporary;
     size_t bytes; /* of each of the two */
     int file;
@@ -79,7 +80,8 @@ typedef struct output {
 static mn_status open_temporary(output *out)
 {
     for (int i = 0; i < TEMPORARY_TRIES; i++) {
-        snprintf(out->temporary, out->bytes, "%s.tmp.%ld.%d", out->path, (long)getpid(), i);
+        snprintf(out->temporary, out->bytes, "%s/%s.tmp.%ld.%d", out->folder, out->name,
+                 (long)getpid(), i);
         out->file = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (out->file >= 0)
             return MN_OK;
@@ -117,7 +119,7 @@ static void flush_folder(const char *folder)
     close(file);
 }
 
-static mn_status save(output *out, const char *folder, const mn_page *page)
+static mn_status save(output *out, const mn_page *page)
 {
     MN_TRY(open_temporary(out));
     mn_status status = write_all(out, page->text, page->length);
@@ -128,7 +130,7 @@ static mn_status save(output *out, const char *folder, const mn_page *page)
     if (status != MN_OK)
         unlink(out->temporary);
     else
-        flush_folder(folder);
+        flush_folder(out->folder);
     return status;
 }
 
@@ -141,9 +143,9 @@ mn_status mn_report_save(const mn_allocator *allocator, const char *folder, cons
     char *memory = allocator->alloc(allocator->user, both, ALIGNMENT);
     if (!memory)
         return mn_error_set(error, MN_ERR_MEMORY, "report: no memory for a path");
-    output out = {error, memory, memory + bytes, bytes, -1};
+    output out = {error, folder, name, memory, memory + bytes, bytes, -1};
     snprintf(out.path, bytes, "%s/%s", folder, name);
-    mn_status status = save(&out, folder, page);
+    mn_status status = save(&out, page);
     allocator->free(allocator->user, memory, both);
     return status;
 }

@@ -323,7 +323,7 @@ mn_status mn_report_html(mn_page *page, const mn_report *report, mn_error *error
     put_head(page, report);
     mn_page_put(page, "<main>\n");
     put_cards(page, report);
-    mn_report_tables(page, report);
+    mn_report_final_table(page, report);
     mn_page_put(page, "<section>\n<h2>At the end</h2>\n<div class=\"charts narrow\">\n");
     mn_report_verdict_chart(page, report);
     mn_report_bar_charts(page, report);
@@ -332,6 +332,7 @@ mn_status mn_report_html(mn_page *page, const mn_report *report, mn_error *error
     mn_report_line_charts(page, report);
     mn_report_scale_chart(page, report);
     mn_page_put(page, "</div>\n</section>\n");
+    mn_report_run_table(page, report);
     put_explanation(page, report);
     mn_page_put(page, "<section>\n<h2>Settings</h2>\n<div class=\"columns\">\n");
     put_run_settings(page, report);

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { WIDTH = 460, NARROW = 345, HEIGHT = 270, LEFT = 60, RIGHT = 22, TOP = 10, BOTTOM = 46 };
+enum { WIDTH = 460, NARROW = 345, HEIGHT = 270, LEFT = 74, RIGHT = 22, TOP = 10, BOTTOM = 46 };
 
 const char *mn_plot_class(const char *precision)
 {
@@ -83,8 +83,8 @@ static void axis_titles(mn_plot *plot)
         return;
     double middle = 0.5 * (plot->top + plot->bottom);
     mn_page_format(plot->page,
-                   "<text class=\"axis\" x=\"13\" y=\"%.1f\" text-anchor=\"middle\" "
-                   "transform=\"rotate(-90 13 %.1f)\">%s</text>",
+                   "<text class=\"axis\" x=\"11\" y=\"%.1f\" text-anchor=\"middle\" "
+                   "transform=\"rotate(-90 11 %.1f)\">%s</text>",
                    middle, middle, plot->y.title);
 }
 

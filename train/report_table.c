@@ -169,7 +169,7 @@ static void put_difference(mn_page *page, const mn_report *report, const char *p
         mn_page_signed(page, d->interval_high_pp, 2);
         mn_page_put(page, "]");
     }
-    mn_page_format(page, ", n = %d</small></td>", d->n);
+    mn_page_format(page, ", n&#160;=&#160;%d</small></td>", d->n);
 }
 
 static void put_loss_difference(mn_page *page, const mn_report *report, const char *precision)
@@ -204,7 +204,7 @@ static void put_row(mn_page *page, const mn_report *report, const table_row *row
     mn_page_put(page, "</tr>\n");
 }
 
-static void put_final(mn_page *page, const mn_report *report)
+void mn_report_final_table(mn_page *page, const mn_report *report)
 {
     mn_page_put(page, "<section>\n<h2>Final numbers</h2>\n");
     if (report->seeds > 1)
@@ -271,9 +271,11 @@ static void put_run(mn_page *page, const mn_report *report, const mn_compare_row
     mn_page_put(page, "</tr>\n");
 }
 
-static void put_runs(mn_page *page, const mn_report *report)
+void mn_report_run_table(mn_page *page, const mn_report *report)
 {
     int count = report->result->row_count;
+    if (report->seeds < 2)
+        return;
     mn_page_put(
         page,
         "<section>\n<h2>Every run</h2>\n<div class=\"wide\"><table class=\"runs\">\n<thead><tr>"
@@ -290,11 +292,4 @@ static void put_runs(mn_page *page, const mn_report *report)
                        "report.json.</p>\n",
                        SHOWN_RUNS, count);
     mn_page_put(page, "</section>\n");
-}
-
-void mn_report_tables(mn_page *page, const mn_report *report)
-{
-    put_final(page, report);
-    if (report->seeds > 1)
-        put_runs(page, report);
 }
