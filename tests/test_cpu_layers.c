@@ -244,7 +244,7 @@ START_TEST(unscaling)
         {0x1p-20, 0x1p120, true}, /* finite before, not after */
         {0x1p-149, 1, true},
         {0, 1, true},
-        {FLT_MAX, 1, false},
+        {(double)FLT_MAX, 1, false},
     };
     for (size_t s = 1; s < COUNT(sizes); s++)
         for (size_t c = 0; c < COUNT(cases); c++) {
@@ -326,17 +326,17 @@ typedef struct scaler_case {
 START_TEST(scaler_updates)
 {
     static const scaler_case cases[] = {
-        {65536, 0, 0, 65536, 1, 0, 0, 0, FLT_MAX},
-        {65536, 2, 0, 131072, 0, 0, 0, 0, FLT_MAX},
-        {65536, 7, 0, 131072, 0, 0, 0, 0, FLT_MAX}, /* past the interval */
-        {65536, 2, 1, 32768, 0, 1, 0, 0, FLT_MAX},
-        {0x1p127, 2, 0, 0x1p127, 0, 0, 0, 0, FLT_MAX}, /* twice that is not finite */
+        {65536, 0, 0, 65536, 1, 0, 0, 0, (double)FLT_MAX},
+        {65536, 2, 0, 131072, 0, 0, 0, 0, (double)FLT_MAX},
+        {65536, 7, 0, 131072, 0, 0, 0, 0, (double)FLT_MAX}, /* past the interval */
+        {65536, 2, 1, 32768, 0, 1, 0, 0, (double)FLT_MAX},
+        {0x1p127, 2, 0, 0x1p127, 0, 0, 0, 0, (double)FLT_MAX}, /* twice that is not finite */
         {65536, 2, 0, 100000, 0, 0, 0, 0, 100000},
-        {2, 0, 1, 1.5, 0, 1, 0, 1.5, FLT_MAX},
-        {1.5, 0, 1, 1.5, 0, 1, 1, 1.5, FLT_MAX},         /* at the floor */
-        {0x1p-149, 0, 1, 0, 0, 1, 1, 0, FLT_MAX},        /* to 0 */
-        {0x1p-127, 0, 1, 0x1p-128, 0, 1, 1, 0, FLT_MAX}, /* 1 / scale overflows */
-        {0, 0, 1, 0, 0, 1, 1, 0, FLT_MAX},
+        {2, 0, 1, 1.5, 0, 1, 0, 1.5, (double)FLT_MAX},
+        {1.5, 0, 1, 1.5, 0, 1, 1, 1.5, (double)FLT_MAX},         /* at the floor */
+        {0x1p-149, 0, 1, 0, 0, 1, 1, 0, (double)FLT_MAX},        /* to 0 */
+        {0x1p-127, 0, 1, 0x1p-128, 0, 1, 1, 0, (double)FLT_MAX}, /* 1 / scale overflows */
+        {0, 0, 1, 0, 0, 1, 1, 0, (double)FLT_MAX},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const scaler_case *c = &cases[i];

@@ -124,6 +124,24 @@ static void put_ratio(mn_page *page, double ratio)
     mn_page_put(page, " of FP32</small>");
 }
 
+/* A mean of scales would be no scale: the smallest and the largest over the seeds. */
+static void put_scales(mn_page *page, const mn_report *report, const char *precision)
+{
+    double low = (double)NAN, high = (double)NAN;
+    for (int i = 0; i < report->result->row_count; i++) {
+        const mn_compare_row *row = &report->result->rows[i];
+        if (!mn_report_is(row, precision))
+            continue;
+        low = fmin(low, mn_report_scale(report, row));
+        high = fmax(high, mn_report_scale(report, row));
+    }
+    mn_page_number(page, low, 0);
+    if (high > low) {
+        mn_page_put(page, " to ");
+        mn_page_number(page, high, 0);
+    }
+}
+
 static void put_cell(mn_page *page, const mn_report *report, const table_row *row,
                      const char *precision)
 {
@@ -133,6 +151,11 @@ static void put_cell(mn_page *page, const mn_report *report, const table_row *ro
     mn_page_put(page, "<td>");
     if (not_a_number(report, row, precision)) {
         mn_page_put(page, "<span class=\"warning\">not a number</span></td>");
+        return;
+    }
+    if (row->number == mn_report_scale) {
+        put_scales(page, report, precision);
+        mn_page_put(page, "</td>");
         return;
     }
     mn_page_number(page, stat.mean, whole || !row->plain ? row->decimals : 1);
