@@ -90,7 +90,7 @@ static mn_tensor *from_shadow(mn_tensor *x, mn_dtype dtype)
     mn_shadow *shadow = &x->leaf->shadow[dtype == MN_BF16];
     if (shadow->storage && shadow->version == x->storage->version)
         return mn_tensor_view(shadow->storage, 0, dtype, x->ndim, x->shape);
-    mn_tensor *made = mn_dispatch1(x->context, MN_OP_cast, &x, 1, &attributes, sizeof attributes);
+    mn_tensor *made = mn_dispatch1(x->context, MN_OP_cast, &x, 1, &attributes);
     if (!made)
         return NULL;
     made->storage->references++;
@@ -103,11 +103,10 @@ static mn_tensor *from_shadow(mn_tensor *x, mn_dtype dtype)
 static mn_tensor *cast(mn_tensor *x, mn_dtype dtype)
 {
     mn_cast_attributes attributes = cast_attributes(dtype);
-    mn_tensor *y = is_low(dtype) && is_parameter(x) ? from_shadow(x, dtype)
-                                                    : mn_dispatch1(x->context, MN_OP_cast, &x, 1,
-                                                                   &attributes, sizeof attributes);
-    if (!y || mn_record(x->context, &mn_ops[MN_OP_cast], &x, 1, &attributes, sizeof attributes,
-                        &y) != MN_OK)
+    mn_tensor *y = is_low(dtype) && is_parameter(x)
+                       ? from_shadow(x, dtype)
+                       : mn_dispatch1(x->context, MN_OP_cast, &x, 1, &attributes);
+    if (!y || mn_record(x->context, &mn_ops[MN_OP_cast], &x, 1, &attributes, &y) != MN_OK)
         return NULL;
     return y;
 }

@@ -166,13 +166,12 @@ mn_tensor *mn_grad_scaler_scale(mn_grad_scaler *scaler, mn_tensor *loss, double 
     memset(&attributes, 0, sizeof attributes);
     attributes.weight = weight;
     mn_tensor *inputs[2] = {loss, scaler->record};
-    mn_tensor *scaled =
-        mn_dispatch1(context, MN_OP_scaler_scale, inputs, 2, &attributes, sizeof attributes);
+    mn_tensor *scaled = mn_dispatch1(context, MN_OP_scaler_scale, inputs, 2, &attributes);
     if (!scaled || !loss->requires_grad || !mn_is_recording(context))
         return scaled;
-    inputs[1] = mn_dispatch1(context, MN_OP_copy, &scaler->record, 1, NULL, 0);
-    if (!inputs[1] || mn_record(context, &mn_ops[MN_OP_scaler_scale], inputs, 2, &attributes,
-                                sizeof attributes, &scaled) != MN_OK)
+    inputs[1] = mn_dispatch1(context, MN_OP_copy, &scaler->record, 1, NULL);
+    if (!inputs[1] ||
+        mn_record(context, &mn_ops[MN_OP_scaler_scale], inputs, 2, &attributes, &scaled) != MN_OK)
         return NULL;
     return scaled;
 }
@@ -226,7 +225,7 @@ static mn_status unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
         mn_tensor *inputs[3] = {mn_grad(p), scaler->record, optimizer->record};
         if (!inputs[0])
             continue;
-        MN_TRY(mn_dispatch(scaler->context, &mn_ops[MN_OP_grad_unscale], inputs, 3, NULL, 0, false,
+        MN_TRY(mn_dispatch(scaler->context, &mn_ops[MN_OP_grad_unscale], inputs, 3, NULL, false,
                            NULL));
         p->leaf->state = MN_GRAD_UNSCALED;
     }
@@ -290,7 +289,7 @@ mn_status mn_grad_scaler_update(mn_grad_scaler *scaler)
             MN_TRY(mn_optimizer_forget_step(o));
     }
     MN_TRY(mn_dispatch(scaler->context, &mn_ops[MN_OP_scaler_update], &scaler->record, 1,
-                       &attributes, sizeof attributes, false, NULL));
+                       &attributes, false, NULL));
     while (scaler->touched)
         mn_optimizer_ready(scaler->touched);
     scaler->checks = 0;

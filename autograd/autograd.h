@@ -7,7 +7,7 @@
 /* Records op with outputs that exist already (such as a cast served by a parameter's shadow), as
  * mn_apply would have; nothing happens under no-grad or when no input requires a gradient. */
 mn_status mn_record(mn_context *context, const mn_op *op, mn_tensor *const *inputs, int input_count,
-                    const void *attributes, size_t attribute_bytes, mn_tensor *const *outputs);
+                    const void *attributes, mn_tensor *const *outputs);
 /* Backward from root with gradient `seed` (root's shape) whose leaves become `state` (PLAIN or
  * SCALED). Refuses to mix states; a scaled backward also refuses gradients that a finished step has
  * consumed. */

@@ -140,7 +140,7 @@ static mn_status add_gradient(mn_context *context, mn_node_output *output, mn_te
 {
     if (output->grad) {
         mn_tensor *inputs[2] = {output->grad, gradient};
-        gradient = mn_dispatch1(context, MN_OP_add, inputs, 2, NULL, 0);
+        gradient = mn_dispatch1(context, MN_OP_add, inputs, 2, NULL);
         if (!gradient)
             return context->error.status;
     }

@@ -123,7 +123,7 @@ mn_status mn_leaf_accumulate(mn_tensor *tensor, mn_tensor *gradient, mn_grad_sta
     bool first = leaf->state == MN_GRAD_NONE;
     mn_tensor *inputs[2] = {leaf->grad, gradient};
     const mn_op *op = &mn_ops[first ? MN_OP_assign : MN_OP_accumulate];
-    MN_TRY(mn_dispatch(context, op, inputs, 2, NULL, 0, false, NULL));
+    MN_TRY(mn_dispatch(context, op, inputs, 2, NULL, false, NULL));
     leaf->state = state;
     return MN_OK;
 }

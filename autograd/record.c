@@ -108,12 +108,12 @@ static bool wants_gradient(const mn_op *op, int index, const mn_tensor *tensor)
 
 /* An empty node with one reference for the caller. Sizes cannot overflow: counts are limited. */
 static mn_node *node_create(mn_context *context, const mn_op *op, int input_count,
-                            const void *attributes, size_t attribute_bytes)
+                            const void *attributes)
 {
     mn_autograd *autograd = mn_autograd_state(context);
     size_t inputs = (size_t)input_count * sizeof(mn_node_input);
     size_t outputs = (size_t)op->outputs * sizeof(mn_node_output);
-    size_t bytes = sizeof(mn_node) + inputs + outputs + attribute_bytes;
+    size_t bytes = sizeof(mn_node) + inputs + outputs + op->attribute_bytes;
     mn_node *node = autograd ? mn_host_calloc(context, 1, bytes) : NULL;
     if (!node)
         return NULL;
@@ -126,8 +126,8 @@ static mn_node *node_create(mn_context *context, const mn_op *op, int input_coun
     node->inputs = (mn_node_input *)(node + 1);
     node->outputs = (mn_node_output *)(node->inputs + input_count);
     node->attributes = node->outputs + op->outputs;
-    if (attribute_bytes > 0)
-        memcpy(node->attributes, attributes, attribute_bytes);
+    if (attributes)
+        memcpy(node->attributes, attributes, op->attribute_bytes);
     const char *path = mn_name_path(context);
     if (path[0] != '\0')
         node->path = mn_host_strdup(context, path);
@@ -175,7 +175,7 @@ static void attach_outputs(mn_node *node, mn_tensor *const *outputs)
 }
 
 mn_status mn_record(mn_context *context, const mn_op *op, mn_tensor *const *inputs, int input_count,
-                    const void *attributes, size_t attribute_bytes, mn_tensor *const *outputs)
+                    const void *attributes, mn_tensor *const *outputs)
 {
     if (!mn_ok(context))
         return context->error.status;
@@ -184,7 +184,7 @@ mn_status mn_record(mn_context *context, const mn_op *op, mn_tensor *const *inpu
         wanted = wanted || wants_gradient(op, i, inputs[i]);
     if (!wanted || !op->backward || !mn_is_recording(context))
         return MN_OK;
-    mn_node *node = node_create(context, op, input_count, attributes, attribute_bytes);
+    mn_node *node = node_create(context, op, input_count, attributes);
     if (!node)
         return context->error.status;
     if (fill_node(node, inputs, outputs))
@@ -196,37 +196,33 @@ mn_status mn_record(mn_context *context, const mn_op *op, mn_tensor *const *inpu
 /* ---- apply ----------------------------------------------------------------------------------- */
 
 static mn_status check_call(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
-                            int input_count, size_t attribute_bytes)
+                            int input_count)
 {
     if (input_count < op->min_inputs || input_count > op->max_inputs || input_count > MN_MAX_INPUTS)
         return mn_fail(context, MN_ERR_ARGUMENT, "%s: takes %d to %d inputs, not %d", op->name,
                        op->min_inputs, op->max_inputs, input_count);
-    if (attribute_bytes > MN_MAX_ATTRIBUTES)
-        return mn_fail(context, MN_ERR_ARGUMENT, "%s: more than %d bytes of attributes", op->name,
-                       MN_MAX_ATTRIBUTES);
     for (int i = 0; i < input_count; i++) {
         bool mutated = op->mutates >> i & 1u;
         if (mutated && inputs[i] && inputs[i]->node)
             return mn_fail(context, MN_ERR_STATE,
-                           "%s: input %d is part of a graph and cannot be written in place",
-                           op->name, i);
+                           "%s: argument %d is part of a graph and cannot be written in place",
+                           op->name, i + 1);
     }
     return MN_OK;
 }
 
 static mn_status apply(mn_context *context, const mn_op *op, mn_tensor **inputs, int input_count,
-                       const void *attributes, size_t attribute_bytes, mn_tensor **outputs)
+                       const void *attributes, mn_tensor **outputs)
 {
     bool f32_output = false;
     if (context->cast_hook && !context->in_backward)
         MN_TRY(context->cast_hook(context, op, inputs, input_count, &f32_output));
-    MN_TRY(mn_dispatch(context, op, inputs, input_count, attributes, attribute_bytes, f32_output,
-                       outputs));
-    return mn_record(context, op, inputs, input_count, attributes, attribute_bytes, outputs);
+    MN_TRY(mn_dispatch(context, op, inputs, input_count, attributes, f32_output, outputs));
+    return mn_record(context, op, inputs, input_count, attributes, outputs);
 }
 
 mn_status mn_apply(mn_context *context, const mn_op *op, mn_tensor *const *inputs, int input_count,
-                   const void *attributes, size_t attribute_bytes, mn_tensor **outputs)
+                   const void *attributes, mn_tensor **outputs)
 {
     if (!context || !op)
         return MN_ERR_ARGUMENT;
@@ -235,11 +231,11 @@ mn_status mn_apply(mn_context *context, const mn_op *op, mn_tensor *const *input
         outputs[i] = NULL;
     if (!mn_ok(context))
         return context->error.status;
-    MN_TRY(check_call(context, op, inputs, input_count, attribute_bytes));
+    MN_TRY(check_call(context, op, inputs, input_count));
     mn_tensor *cast[MN_MAX_INPUTS] = {NULL};
     for (int i = 0; i < input_count; i++)
         cast[i] = inputs[i];
-    mn_status status = apply(context, op, cast, input_count, attributes, attribute_bytes, outputs);
+    mn_status status = apply(context, op, cast, input_count, attributes, outputs);
     for (int i = 0; i < output_count && status != MN_OK; i++)
         outputs[i] = NULL;
     return status;

@@ -110,6 +110,8 @@ typedef struct mn_op {
     const char *name;    /* static storage */
     const char *summary; /* one line: the formula */
     int min_inputs, max_inputs, outputs;
+    uint32_t optional;      /* bit i: input i may be NULL; those past min_inputs always may */
+    size_t attribute_bytes; /* size of the attribute struct, at most MN_MAX_ATTRIBUTES */
     uint32_t flags;
     uint32_t mutates;        /* bit i: input i is written in place (its version is bumped) */
     uint32_t differentiable; /* bit i: a gradient flows to input i */
@@ -122,12 +124,11 @@ typedef struct mn_op {
     mn_kernel kernels[MN_DEVICE_TYPE_COUNT];
 } mn_op;
 
-/* Applies an op: cast hook, shape rule, dispatch, record. attributes: at most MN_MAX_ATTRIBUTES
- * bytes, copied, compared byte by byte for plan caching (zero the padding). Optional inputs may be
- * NULL. Fills outputs[0 .. op->outputs-1] with tensors of the scope; on failure with NULL. */
+/* Applies an op: cast hook, shape rule, dispatch, record. attributes: op->attribute_bytes bytes
+ * (NULL: all zero), copied, compared byte by byte for plan caching: zero the padding. Fills
+ * outputs[0 .. op->outputs-1] with tensors of the scope; on failure with NULL. */
 MN_API mn_status mn_apply(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
-                          int input_count, const void *attributes, size_t attribute_bytes,
-                          mn_tensor **outputs);
+                          int input_count, const void *attributes, mn_tensor **outputs);
 
 /* In a kernel: records a fault (the first one stays). Both strings are static; up to two %lld. */
 MN_API void mn_call_fault(const mn_call *call, mn_status status, const char *format,

@@ -24,7 +24,7 @@ mn_tensor *mn_conv2d(mn_tensor *x, mn_tensor *w, mn_tensor *b, const mn_conv2d_o
         conv.dilation[i] = known.dilation[i];
     }
     conv.groups = known.groups;
-    return mn_apply1(MN_OP_conv2d, inputs, 3, &conv, sizeof conv);
+    return mn_apply1(MN_OP_conv2d, inputs, 3, &conv);
 }
 
 /* ---- pooling --------------------------------------------------------------------------------- */
@@ -47,13 +47,13 @@ mn_tensor *mn_max_pool2d(mn_tensor *x, const mn_pool2d_options *options)
         pool.stride[i] = known.stride[i] ? known.stride[i] : known.kernel[i];
         pool.padding[i] = known.padding[i];
     }
-    return mn_apply1(MN_OP_max_pool2d, &x, 1, &pool, sizeof pool);
+    return mn_apply1(MN_OP_max_pool2d, &x, 1, &pool);
 }
 
 mn_tensor *mn_global_avg_pool2d(mn_tensor *x)
 {
     return mn_enter(MN_OP_global_avg_pool2d, &x, 1, 1)
-               ? mn_apply1(MN_OP_global_avg_pool2d, &x, 1, NULL, 0)
+               ? mn_apply1(MN_OP_global_avg_pool2d, &x, 1, NULL)
                : NULL;
 }
 
@@ -78,8 +78,8 @@ mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
         return NULL;
     mn_batch_norm_attributes norm = {.eps = known.eps, .momentum = known.momentum};
     if (known.training)
-        return mn_apply1(MN_OP_batch_norm, inputs, 6, &norm, sizeof norm);
-    return mn_apply1(MN_OP_batch_norm_inference, inputs, 5, &norm, sizeof norm);
+        return mn_apply1(MN_OP_batch_norm, inputs, 6, &norm);
+    return mn_apply1(MN_OP_batch_norm_inference, inputs, 5, &norm);
 }
 
 /* ---- loss ------------------------------------------------------------------------------------ */
@@ -88,6 +88,6 @@ mn_tensor *mn_cross_entropy(mn_tensor *logits, mn_tensor *labels)
 {
     mn_tensor *const inputs[2] = {logits, labels};
     return mn_enter(MN_OP_cross_entropy, inputs, 2, 2)
-               ? mn_apply1(MN_OP_cross_entropy, inputs, 2, NULL, 0)
+               ? mn_apply1(MN_OP_cross_entropy, inputs, 2, NULL)
                : NULL;
 }

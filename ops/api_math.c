@@ -17,7 +17,7 @@ static mn_tensor *promoted(mn_op_id id, mn_tensor *a, mn_tensor *b)
         if (!inputs[i])
             return NULL;
     }
-    return mn_apply1(id, inputs, 2, NULL, 0);
+    return mn_apply1(id, inputs, 2, NULL);
 }
 
 mn_tensor *mn_add(mn_tensor *a, mn_tensor *b)
@@ -32,7 +32,7 @@ mn_tensor *mn_mul(mn_tensor *a, mn_tensor *b)
 
 mn_tensor *mn_relu(mn_tensor *x)
 {
-    return mn_enter(MN_OP_relu, &x, 1, 1) ? mn_apply1(MN_OP_relu, &x, 1, NULL, 0) : NULL;
+    return mn_enter(MN_OP_relu, &x, 1, 1) ? mn_apply1(MN_OP_relu, &x, 1, NULL) : NULL;
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -43,20 +43,19 @@ mn_tensor *mn_matmul(mn_tensor *a, mn_tensor *b)
     const mn_matmul_attributes attributes = {.transpose_a = 0};
     if (!mn_enter(MN_OP_matmul, inputs, 2, 2))
         return NULL;
-    return mn_apply1(MN_OP_matmul, inputs, 2, &attributes, sizeof attributes);
+    return mn_apply1(MN_OP_matmul, inputs, 2, &attributes);
 }
 
 mn_tensor *mn_linear(mn_tensor *x, mn_tensor *w, mn_tensor *b)
 {
     mn_tensor *const inputs[3] = {x, w, b};
-    return mn_enter(MN_OP_linear, inputs, 3, 2) ? mn_apply1(MN_OP_linear, inputs, 3, NULL, 0)
-                                                : NULL;
+    return mn_enter(MN_OP_linear, inputs, 3, 2) ? mn_apply1(MN_OP_linear, inputs, 3, NULL) : NULL;
 }
 
 mn_tensor *mn_dot(mn_tensor *a, mn_tensor *b)
 {
     mn_tensor *const inputs[2] = {a, b};
-    return mn_enter(MN_OP_dot, inputs, 2, 2) ? mn_apply1(MN_OP_dot, inputs, 2, NULL, 0) : NULL;
+    return mn_enter(MN_OP_dot, inputs, 2, 2) ? mn_apply1(MN_OP_dot, inputs, 2, NULL) : NULL;
 }
 
 /* ---- along an axis --------------------------------------------------------------------------- */
@@ -67,7 +66,7 @@ static mn_tensor *along_axis(mn_op_id id, mn_tensor *x, int axis)
     mn_context *context = mn_enter(id, &x, 1, 1);
     if (!context || !mn_axis_normalize(context, id, axis, x->ndim, &attributes.axis))
         return NULL;
-    return mn_apply1(id, &x, 1, &attributes, sizeof attributes);
+    return mn_apply1(id, &x, 1, &attributes);
 }
 
 mn_tensor *mn_log_softmax(mn_tensor *x, int axis)
@@ -117,7 +116,7 @@ static mn_tensor *reduced(mn_op_id id, mn_tensor *x, int naxes, const int *axes,
     mn_context *context = mn_enter(id, &x, 1, 1);
     if (!context || !axis_mask(context, id, x, naxes, axes, &attributes.axes))
         return NULL;
-    return mn_apply1(id, &x, 1, &attributes, sizeof attributes);
+    return mn_apply1(id, &x, 1, &attributes);
 }
 
 mn_tensor *mn_sum(mn_tensor *x, int naxes, const int *axes, bool keep)

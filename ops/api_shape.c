@@ -38,12 +38,12 @@ mn_tensor *mn_cast(mn_tensor *x, mn_dtype dtype)
     const mn_cast_attributes attributes = {.dtype = dtype};
     if (!mn_enter(MN_OP_cast, &x, 1, 1))
         return NULL;
-    return mn_apply1(MN_OP_cast, &x, 1, &attributes, sizeof attributes);
+    return mn_apply1(MN_OP_cast, &x, 1, &attributes);
 }
 
 mn_tensor *mn_clone(mn_tensor *x)
 {
-    return mn_enter(MN_OP_copy, &x, 1, 1) ? mn_apply1(MN_OP_copy, &x, 1, NULL, 0) : NULL;
+    return mn_enter(MN_OP_copy, &x, 1, 1) ? mn_apply1(MN_OP_copy, &x, 1, NULL) : NULL;
 }
 
 mn_status mn_tensor_copy(mn_tensor *dst, const mn_tensor *src)
@@ -58,7 +58,7 @@ mn_status mn_tensor_copy(mn_tensor *dst, const mn_tensor *src)
         return mn_fail(context, MN_ERR_STATE,
                        "tensor_copy: the destination is part of the graph being recorded; write to "
                        "it inside mn_no_grad_begin and mn_no_grad_end, or detach it");
-    return mn_dispatch(context, &mn_ops[MN_OP_assign], inputs, 2, NULL, 0, false, NULL);
+    return mn_dispatch(context, &mn_ops[MN_OP_assign], inputs, 2, NULL, false, NULL);
 }
 
 /* ---- fill ------------------------------------------------------------------------------------ */
@@ -71,8 +71,7 @@ mn_status mn_tensor_fill(mn_tensor *tensor, double value)
     const mn_value_attributes attributes = {.value = value};
     MN_TRY(mn_error_status(context));
     MN_TRY(mn_value_check(context, tensor->dtype, value));
-    return mn_dispatch(context, &mn_ops[MN_OP_fill], &tensor, 1, &attributes, sizeof attributes,
-                       false, NULL);
+    return mn_dispatch(context, &mn_ops[MN_OP_fill], &tensor, 1, &attributes, false, NULL);
 }
 
 mn_tensor *mn_full(mn_context *context, mn_dtype dtype, int ndim, const int64_t *shape,
@@ -131,7 +130,7 @@ mn_tensor *mn_reshape(mn_tensor *x, int ndim, const int64_t *shape)
     }
     if (!resolve_shape(context, x, ndim, shape, &to))
         return NULL;
-    return mn_apply1(MN_OP_reshape, &x, 1, &to, sizeof to);
+    return mn_apply1(MN_OP_reshape, &x, 1, &to);
 }
 
 mn_tensor *mn_permute(mn_tensor *x, int ndim, const int *axes)
@@ -147,5 +146,5 @@ mn_tensor *mn_permute(mn_tensor *x, int ndim, const int *axes)
     }
     for (int i = 0; i < ndim; i++)
         attributes.axes[i] = axes[i];
-    return mn_apply1(MN_OP_permute, &x, 1, &attributes, sizeof attributes);
+    return mn_apply1(MN_OP_permute, &x, 1, &attributes);
 }

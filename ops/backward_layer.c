@@ -13,7 +13,7 @@ static mn_tensor *convolution_gradient(mn_backward_call *call, mn_op_id id, int 
     memcpy(&attributes, call->attributes, sizeof attributes);
     attributes.extent[0] = call->in_view[wanted].shape[1];
     attributes.extent[1] = call->in_view[wanted].shape[2];
-    return mn_apply1(id, inputs, 2, &attributes, sizeof attributes);
+    return mn_apply1(id, inputs, 2, &attributes);
 }
 
 mn_status mn_backward_conv2d(mn_backward_call *call)
@@ -29,15 +29,14 @@ mn_status mn_backward_conv2d(mn_backward_call *call)
     if (!call->needs[2])
         return MN_OK;
     const mn_reduce_attributes positions = {.axes = 0x7}; /* n, p, q */
-    mn_tensor *db = mn_apply1(MN_OP_sum, &call->grad_out[0], 1, &positions, sizeof positions);
+    mn_tensor *db = mn_apply1(MN_OP_sum, &call->grad_out[0], 1, &positions);
     return mn_give_gradient(call, 2, db);
 }
 
 mn_status mn_backward_max_pool2d(mn_backward_call *call)
 {
     mn_tensor *const inputs[2] = {call->grad_out[0], call->in[0]};
-    mn_tensor *dx = mn_apply1(MN_OP_max_pool2d_backward, inputs, 2, call->attributes,
-                              sizeof(mn_pool2d_attributes));
+    mn_tensor *dx = mn_apply1(MN_OP_max_pool2d_backward, inputs, 2, call->attributes);
     return mn_give_gradient(call, 0, dx);
 }
 
@@ -45,8 +44,7 @@ mn_status mn_backward_global_avg_pool2d(mn_backward_call *call)
 {
     const mn_extent_attributes image = {.height = call->in_view[0].shape[1],
                                         .width = call->in_view[0].shape[2]};
-    mn_tensor *dx =
-        mn_apply1(MN_OP_global_avg_pool2d_backward, &call->grad_out[0], 1, &image, sizeof image);
+    mn_tensor *dx = mn_apply1(MN_OP_global_avg_pool2d_backward, &call->grad_out[0], 1, &image);
     return mn_give_gradient(call, 0, dx);
 }
 
@@ -59,8 +57,7 @@ static mn_status batch_norm_gradients(mn_backward_call *call, mn_op_id id, mn_te
     mn_tensor *gradients[MN_MAX_OUTPUTS] = {NULL};
     if (!call->grad_out[0])
         return MN_OK; /* only the statistics were used, and nothing flows through them */
-    MN_TRY(mn_apply(call->context, &mn_ops[id], inputs, 5, call->attributes,
-                    sizeof(mn_batch_norm_attributes), gradients));
+    MN_TRY(mn_apply(call->context, &mn_ops[id], inputs, 5, call->attributes, gradients));
     for (int i = 0; i < 3; i++) {
         if (call->needs[i])
             MN_TRY(mn_give_gradient(call, i, gradients[i]));
@@ -84,7 +81,7 @@ mn_status mn_backward_batch_norm_inference(mn_backward_call *call)
 static mn_status softmax_gradient(mn_backward_call *call, mn_op_id id)
 {
     mn_tensor *const inputs[2] = {call->grad_out[0], call->out[0]};
-    mn_tensor *dx = mn_apply1(id, inputs, 2, call->attributes, sizeof(mn_axis_attributes));
+    mn_tensor *dx = mn_apply1(id, inputs, 2, call->attributes);
     return mn_give_gradient(call, 0, dx);
 }
 
@@ -103,7 +100,7 @@ mn_status mn_backward_cross_entropy(mn_backward_call *call)
     mn_tensor *const inputs[4] = {call->grad_out[0], call->in[0], call->in[1], call->out[1]};
     if (!call->grad_out[0])
         return MN_OK; /* only lse was used, and nothing flows through it */
-    return mn_give_gradient(call, 0, mn_apply1(MN_OP_cross_entropy_backward, inputs, 4, NULL, 0));
+    return mn_give_gradient(call, 0, mn_apply1(MN_OP_cross_entropy_backward, inputs, 4, NULL));
 }
 
 /* ---- reductions ------------------------------------------------------------------------------ */
@@ -119,7 +116,7 @@ static mn_status spread(mn_backward_call *call, double scale)
     for (int i = 0; i < x->ndim; i++)
         shape[i] = reduce->axes >> i & 1 ? 1 : x->shape[i];
     if (mn_tensor_dtype(g) != x->dtype) /* sum's result in f32: cast while it is small */
-        g = mn_apply1(MN_OP_cast, &g, 1, &narrow, sizeof narrow);
+        g = mn_apply1(MN_OP_cast, &g, 1, &narrow);
     if (!reduce->keep)
         g = mn_reshape_to(g, x->ndim, shape);
     return mn_give_gradient(call, 0, mn_expand_to(g, x, scale));
@@ -149,7 +146,7 @@ static mn_tensor *scale_used(const mn_tensor *record, mn_dtype dtype)
     mn_cast_attributes attributes = {.dtype = dtype};
     size_t offset = record->offset + MN_SCALER_SCALE_USED * sizeof(double);
     mn_tensor *scale = mn_tensor_view(record->storage, offset, MN_F64, 0, NULL);
-    return mn_apply1(MN_OP_cast, &scale, 1, &attributes, sizeof attributes);
+    return mn_apply1(MN_OP_cast, &scale, 1, &attributes);
 }
 
 mn_status mn_backward_scaler_scale(mn_backward_call *call)
@@ -157,6 +154,6 @@ mn_status mn_backward_scaler_scale(mn_backward_call *call)
     const mn_weight_attributes *forward = call->attributes;
     mn_tensor *g = call->grad_out[0];
     mn_tensor *const factors[2] = {g, scale_used(call->in[1], mn_tensor_dtype(g))};
-    mn_tensor *scaled = mn_apply1(MN_OP_mul, factors, 2, NULL, 0);
+    mn_tensor *scaled = mn_apply1(MN_OP_mul, factors, 2, NULL);
     return mn_give_gradient(call, 0, mn_expand_to(scaled, &call->in_view[0], forward->weight));
 }

@@ -15,13 +15,13 @@ static mn_shape_attributes shape_attributes(int ndim, const int64_t *shape, doub
 mn_tensor *mn_reshape_to(mn_tensor *x, int ndim, const int64_t *shape)
 {
     const mn_shape_attributes to = shape_attributes(ndim, shape, 0);
-    return mn_apply1(MN_OP_reshape, &x, 1, &to, sizeof to);
+    return mn_apply1(MN_OP_reshape, &x, 1, &to);
 }
 
 mn_tensor *mn_expand_to(mn_tensor *x, const mn_view *like, double scale)
 {
     const mn_shape_attributes to = shape_attributes(like->ndim, like->shape, scale);
-    return mn_apply1(MN_OP_expand, &x, 1, &to, sizeof to);
+    return mn_apply1(MN_OP_expand, &x, 1, &to);
 }
 
 static mn_tensor *cast_to(mn_tensor *x, mn_dtype dtype)
@@ -29,7 +29,7 @@ static mn_tensor *cast_to(mn_tensor *x, mn_dtype dtype)
     mn_cast_attributes attributes = {.dtype = dtype};
     if (!x || x->dtype == dtype)
         return x;
-    return mn_apply1(MN_OP_cast, &x, 1, &attributes, sizeof attributes);
+    return mn_apply1(MN_OP_cast, &x, 1, &attributes);
 }
 
 /* x summed over the axes that broadcasting stretched from the view's shape. */
@@ -39,7 +39,7 @@ static mn_tensor *reduce_to(mn_tensor *x, const mn_view *like)
     if (!x || mn_same_shape(&is, like))
         return x;
     const mn_shape_attributes to = shape_attributes(like->ndim, like->shape, 0);
-    return mn_apply1(MN_OP_reduce_to, &x, 1, &to, sizeof to);
+    return mn_apply1(MN_OP_reduce_to, &x, 1, &to);
 }
 
 mn_status mn_give_gradient(mn_backward_call *call, int input, mn_tensor *gradient)
@@ -53,7 +53,7 @@ mn_status mn_give_gradient(mn_backward_call *call, int input, mn_tensor *gradien
 static mn_tensor *binary(mn_op_id id, mn_tensor *a, mn_tensor *b)
 {
     mn_tensor *const inputs[2] = {a, b};
-    return mn_apply1(id, inputs, 2, NULL, 0);
+    return mn_apply1(id, inputs, 2, NULL);
 }
 
 /* ---- moving elements ------------------------------------------------------------------------- */
@@ -80,7 +80,7 @@ mn_status mn_backward_permute(mn_backward_call *call)
     mn_permute_attributes inverse = {.axes = {0}};
     for (int i = 0; i < call->in_view[0].ndim; i++)
         inverse.axes[forward->axes[i]] = i;
-    mn_tensor *g = mn_apply1(MN_OP_permute, &call->grad_out[0], 1, &inverse, sizeof inverse);
+    mn_tensor *g = mn_apply1(MN_OP_permute, &call->grad_out[0], 1, &inverse);
     return mn_give_gradient(call, 0, g);
 }
 
@@ -141,7 +141,7 @@ static mn_tensor *matmul(mn_tensor *a, bool transpose_a, mn_tensor *b, bool tran
     mn_tensor *const inputs[2] = {a, b};
     const mn_matmul_attributes attributes = {.transpose_a = transpose_a,
                                              .transpose_b = transpose_b};
-    return mn_apply1(MN_OP_matmul, inputs, 2, &attributes, sizeof attributes);
+    return mn_apply1(MN_OP_matmul, inputs, 2, &attributes);
 }
 
 /* With A and B the operands as they enter the product: dA = g B^T, dB = A^T g. The gradient of an
@@ -172,7 +172,7 @@ static mn_tensor *as_matrix(mn_tensor *x, int64_t rows, int64_t columns)
 static mn_tensor *sum_rows(mn_tensor *matrix)
 {
     const mn_reduce_attributes rows = {.axes = 1};
-    return mn_apply1(MN_OP_sum, &matrix, 1, &rows, sizeof rows);
+    return mn_apply1(MN_OP_sum, &matrix, 1, &rows);
 }
 
 mn_status mn_backward_linear(mn_backward_call *call)

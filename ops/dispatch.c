@@ -14,7 +14,7 @@ uint64_t mn_widened_calls(const mn_context *context)
 /* ---- checks ---------------------------------------------------------------------------------- */
 
 /* A descriptor may come from outside. */
-static mn_status check_descriptor(mn_context *context, const mn_op *op, size_t attribute_bytes)
+static mn_status check_descriptor(mn_context *context, const mn_op *op)
 {
     if (op->size != sizeof(mn_op) || !op->name || !op->infer)
         return mn_fail(context, MN_ERR_ARGUMENT, "op descriptor: size, name or infer is missing");
@@ -25,17 +25,15 @@ static mn_status check_descriptor(mn_context *context, const mn_op *op, size_t a
     if ((op->flags & MN_OP_VIEW) && (op->outputs != 1 || op->min_inputs < 1 || op->mutates))
         return mn_fail(context, MN_ERR_ARGUMENT, "%s: a view has one output and mutates nothing",
                        op->name);
-    if (attribute_bytes > MN_MAX_ATTRIBUTES)
+    if (op->attribute_bytes > MN_MAX_ATTRIBUTES)
         return mn_fail(context, MN_ERR_ARGUMENT, "%s: %zu bytes of attributes, at most %d",
-                       op->name, attribute_bytes, MN_MAX_ATTRIBUTES);
+                       op->name, op->attribute_bytes, MN_MAX_ATTRIBUTES);
     return MN_OK;
 }
 
-/* The trailing inputs are the optional ones, except that sgd_step's momentum (input 2) may be
- * missing before a record that may not. */
 static bool is_required(const mn_op *op, int input)
 {
-    return input < op->min_inputs && !(op == &mn_ops[MN_OP_sgd_step] && input == 2);
+    return input < op->min_inputs && !(op->optional >> input & 1u);
 }
 
 static mn_status check_inputs(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
@@ -83,7 +81,7 @@ static mn_status check_aliases(mn_context *context, const mn_op *op, mn_tensor *
 /* ---- shape rule ------------------------------------------------------------------------------ */
 
 static void start_call(mn_context *context, const mn_op *op, mn_tensor *const *inputs, int count,
-                       const void *attributes, size_t attribute_bytes, mn_call *call)
+                       const void *attributes, mn_call *call)
 {
     memset(call, 0, sizeof *call);
     call->op = op;
@@ -93,8 +91,8 @@ static void start_call(mn_context *context, const mn_op *op, mn_tensor *const *i
     call->fault = context->device->fault;
     for (int i = 0; i < count; i++)
         call->in[i] = mn_tensor_as_view(inputs[i]);
-    if (attribute_bytes > 0)
-        memcpy(call->attributes.bytes, attributes, attribute_bytes);
+    if (attributes)
+        memcpy(call->attributes.bytes, attributes, op->attribute_bytes);
 }
 
 /* Fills call->out but for data. */
@@ -242,7 +240,7 @@ static mn_tensor *cast_to(mn_context *context, mn_tensor *x, mn_dtype dtype)
     mn_cast_attributes attributes = {.dtype = dtype};
     if (!x || x->dtype == dtype)
         return x;
-    return mn_dispatch1(context, MN_OP_cast, &x, 1, &attributes, sizeof attributes);
+    return mn_dispatch1(context, MN_OP_cast, &x, 1, &attributes);
 }
 
 /* Written inputs back from their f32 copies, outputs to the dtypes that the call promised. */
@@ -258,7 +256,7 @@ static mn_status narrow(mn_context *context, const mn_call *call, mn_tensor *con
         if (!(call->op->mutates >> i & 1u) || wide[i] == inputs[i])
             continue;
         mn_tensor *const pair[2] = {inputs[i], wide[i]};
-        MN_TRY(mn_dispatch(context, &mn_ops[MN_OP_assign], pair, 2, NULL, 0, false, NULL));
+        MN_TRY(mn_dispatch(context, &mn_ops[MN_OP_assign], pair, 2, NULL, false, NULL));
     }
     return MN_OK;
 }
@@ -273,8 +271,8 @@ static mn_status run_in_f32(mn_context *context, const mn_call *call, mn_tensor 
         if (inputs[i] && !wide[i])
             return mn_error_status(context);
     }
-    MN_TRY(mn_dispatch(context, call->op, wide, call->input_count, call->attributes.bytes,
-                       MN_MAX_ATTRIBUTES, false, outputs));
+    MN_TRY(mn_dispatch(context, call->op, wide, call->input_count, call->attributes.bytes, false,
+                       outputs));
     return narrow(context, call, inputs, wide, outputs);
 }
 
@@ -314,21 +312,19 @@ static mn_status serve(mn_context *context, mn_call *call, mn_tensor *const *inp
 }
 
 static mn_status dispatch(mn_context *context, const mn_op *op, mn_tensor *const *inputs, int count,
-                          const void *attributes, size_t attribute_bytes, bool f32_output,
-                          mn_tensor **outputs)
+                          const void *attributes, bool f32_output, mn_tensor **outputs)
 {
     mn_call call;
     MN_TRY(check_inputs(context, op, inputs, count));
     if (op->mutates)
         MN_TRY(check_aliases(context, op, inputs, count));
-    start_call(context, op, inputs, count, attributes, attribute_bytes, &call);
+    start_call(context, op, inputs, count, attributes, &call);
     MN_TRY(infer_outputs(context, &call, f32_output));
     return serve(context, &call, inputs, outputs);
 }
 
 mn_status mn_dispatch(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
-                      int input_count, const void *attributes, size_t attribute_bytes,
-                      bool f32_output, mn_tensor **outputs)
+                      int input_count, const void *attributes, bool f32_output, mn_tensor **outputs)
 {
     mn_tensor *results[MN_MAX_OUTPUTS] = {NULL};
     if (!context || !op)
@@ -336,25 +332,22 @@ mn_status mn_dispatch(mn_context *context, const mn_op *op, mn_tensor *const *in
     for (int i = 0; i < op->outputs && i < MN_MAX_OUTPUTS; i++)
         outputs[i] = NULL;
     MN_TRY(mn_error_status(context));
-    MN_TRY(check_descriptor(context, op, attribute_bytes));
-    MN_TRY(dispatch(context, op, inputs, input_count, attributes, attribute_bytes, f32_output,
-                    results));
+    MN_TRY(check_descriptor(context, op));
+    MN_TRY(dispatch(context, op, inputs, input_count, attributes, f32_output, results));
     for (int i = 0; i < op->outputs; i++)
         outputs[i] = results[i];
     return MN_OK;
 }
 
 mn_tensor *mn_dispatch1(mn_context *context, mn_op_id id, mn_tensor *const *inputs, int input_count,
-                        const void *attributes, size_t attribute_bytes)
+                        const void *attributes)
 {
     mn_tensor *outputs[MN_MAX_OUTPUTS] = {NULL};
-    mn_dispatch(context, &mn_ops[id], inputs, input_count, attributes, attribute_bytes, false,
-                outputs);
+    mn_dispatch(context, &mn_ops[id], inputs, input_count, attributes, false, outputs);
     return outputs[0];
 }
 
-mn_tensor *mn_apply1(mn_op_id id, mn_tensor *const *inputs, int input_count, const void *attributes,
-                     size_t attribute_bytes)
+mn_tensor *mn_apply1(mn_op_id id, mn_tensor *const *inputs, int input_count, const void *attributes)
 {
     mn_tensor *outputs[MN_MAX_OUTPUTS] = {NULL};
     mn_context *context = NULL;
@@ -362,6 +355,6 @@ mn_tensor *mn_apply1(mn_op_id id, mn_tensor *const *inputs, int input_count, con
         context = mn_tensor_context(inputs[i]);
     if (!context)
         return NULL;
-    mn_apply(context, &mn_ops[id], inputs, input_count, attributes, attribute_bytes, outputs);
+    mn_apply(context, &mn_ops[id], inputs, input_count, attributes, outputs);
     return outputs[0];
 }

@@ -16,14 +16,14 @@ extern const mn_op mn_ops[MN_OP_COUNT];
 /* Checks and runs an op without recording it: shape rule, output tensors (of the scope), kernel.
  * mn_apply is this plus autocast and autograd. */
 mn_status mn_dispatch(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
-                      int input_count, const void *attributes, size_t attribute_bytes,
-                      bool f32_output, mn_tensor **outputs);
+                      int input_count, const void *attributes, bool f32_output,
+                      mn_tensor **outputs);
 /* mn_dispatch of a built-in op with one or no output; NULL on failure (or no output). */
 mn_tensor *mn_dispatch1(mn_context *context, mn_op_id id, mn_tensor *const *inputs, int input_count,
-                        const void *attributes, size_t attribute_bytes);
+                        const void *attributes);
 /* mn_apply of a built-in op; returns output 0. Takes the context from the first tensor given. */
-mn_tensor *mn_apply1(mn_op_id id, mn_tensor *const *inputs, int input_count, const void *attributes,
-                     size_t attribute_bytes);
+mn_tensor *mn_apply1(mn_op_id id, mn_tensor *const *inputs, int input_count,
+                     const void *attributes);
 /* Whether some kernel (or widening to f32) serves the op for this dtype, and how. */
 typedef enum mn_served_by {
     MN_SERVED_NONE,

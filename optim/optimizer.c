@@ -133,7 +133,7 @@ static mn_status measure_norm(mn_optimizer *optimizer, double max_norm)
             continue;
         attributes.last = ++seen == count;
         MN_TRY(mn_dispatch(optimizer->context, &mn_ops[MN_OP_grad_norm], inputs, 2, &attributes,
-                           sizeof attributes, false, NULL));
+                           false, NULL));
         attributes.first = 0;
     }
     return MN_OK;
@@ -145,8 +145,8 @@ static mn_status clip(mn_optimizer *optimizer)
     for (int i = 0; i < optimizer->count; i++) {
         inputs[0] = mn_grad(optimizer->parameters[i]);
         if (inputs[0])
-            MN_TRY(mn_dispatch(optimizer->context, &mn_ops[MN_OP_grad_clip], inputs, 2, NULL, 0,
-                               false, NULL));
+            MN_TRY(mn_dispatch(optimizer->context, &mn_ops[MN_OP_grad_clip], inputs, 2, NULL, false,
+                               NULL));
     }
     return MN_OK;
 }

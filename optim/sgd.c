@@ -195,8 +195,7 @@ static mn_status step_parameter(mn_optimizer *optimizer, int index)
         inputs[4 + k] = mn_tensor_view(shadow[k].storage, 0, dtypes[k], p->ndim, p->shape);
         count = 5 + k;
     }
-    MN_TRY(mn_dispatch(context, &mn_ops[MN_OP_sgd_step], inputs, count, &attributes,
-                       sizeof attributes, false, NULL));
+    MN_TRY(mn_dispatch(context, &mn_ops[MN_OP_sgd_step], inputs, count, &attributes, false, NULL));
     for (int k = 0; k < 2; k++)
         shadow[k].version = p->storage->version;
     return MN_OK;
@@ -221,7 +220,7 @@ static mn_status apply(mn_optimizer *optimizer)
     }
     mn_schedule_attributes attributes = mn_optimizer_schedule(optimizer);
     MN_TRY(mn_dispatch(optimizer->context, &mn_ops[MN_OP_optimizer_finish], &optimizer->record, 1,
-                       &attributes, sizeof attributes, false, NULL));
+                       &attributes, false, NULL));
     for (int i = 0; i < optimizer->count; i++) {
         if (has_gradient(optimizer, i))
             optimizer->parameters[i]->leaf->consumed = true;

@@ -60,8 +60,8 @@ static mn_status load_record(mn_optimizer *optimizer, const int64_t counters[COU
     mn_schedule_attributes attributes = mn_optimizer_schedule(optimizer);
     if (counters[0] > 0)
         MN_TRY(mn_dispatch(context, &mn_ops[MN_OP_optimizer_finish], &inputs[1], 1, &attributes,
-                           sizeof attributes, false, NULL));
-    return mn_dispatch(context, &mn_ops[MN_OP_assign], inputs, 2, NULL, 0, false, NULL);
+                           false, NULL));
+    return mn_dispatch(context, &mn_ops[MN_OP_assign], inputs, 2, NULL, false, NULL);
 }
 
 static mn_status load_momenta(mn_optimizer *optimizer, const mn_state_dict *dict, bool apply)

@@ -213,11 +213,11 @@ static mn_tensor *build_report(mn_context *ctx, mn_tensor **in, const int64_t *p
     for (int i = 0; i < 2; i++) {
         mn_report_attributes attributes = {.entry = 1, .first = i == 0, .weight = 0.5};
         mn_tensor *inputs[4] = {ring, loss, in[0], in[1]};
-        mn_dispatch1(ctx, MN_OP_report_loss, inputs, 4, &attributes, sizeof attributes);
+        mn_dispatch1(ctx, MN_OP_report_loss, inputs, 4, &attributes);
     }
     mn_report_attributes attributes = {.entry = 1, .first = 0, .weight = 0.0};
     mn_tensor *inputs[3] = {ring, record, record};
-    mn_dispatch1(ctx, MN_OP_report_step, inputs, 3, &attributes, sizeof attributes);
+    mn_dispatch1(ctx, MN_OP_report_step, inputs, 3, &attributes);
     return mn_ok(ctx) ? ring : NULL;
 }
 

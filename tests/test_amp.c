@@ -95,7 +95,7 @@ START_TEST(test_r4_gradients_not_zeroed)
 {
     mn_check_run r = mn_check_run_scale(mn_check_devices[_i], 1024);
     mn_step_outcome outcome;
-    mn_check_backward(&r, INFINITY);
+    mn_check_backward(&r, (double)INFINITY);
     mn_grad_scaler_step(r.scaler, r.sgd, &outcome);
     ck_assert_int_eq(outcome, MN_STEP_SKIPPED);
     mn_grad_scaler_update(r.scaler);
@@ -116,7 +116,7 @@ START_TEST(test_r5_floor)
     options.min_scale = 128;
     mn_check_run r = mn_check_run_open(mn_check_devices[_i], &options);
     for (int i = 0; i < 3; i++) {
-        ck_assert_int_eq(mn_check_whole_step(&r, INFINITY), MN_STEP_SKIPPED);
+        ck_assert_int_eq(mn_check_whole_step(&r, (double)INFINITY), MN_STEP_SKIPPED);
         ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 128);
         ck_assert_int_eq(mn_check_stats_of(r.scaler).collapsed, i > 0);
     }
@@ -151,7 +151,7 @@ END_TEST
 START_TEST(test_r8_unscale_without_update)
 {
     mn_check_run r = mn_check_run_scale(mn_check_devices[_i], 1024);
-    mn_check_backward(&r, INFINITY);
+    mn_check_backward(&r, (double)INFINITY);
     ck_assert_int_eq(mn_grad_scaler_unscale(r.scaler, r.sgd), MN_OK);
     mn_optimizer_zero_grad(r.sgd); /* the user skips the step, and forgets update */
     mn_check_backward(&r, 1);
@@ -350,7 +350,7 @@ START_TEST(test_r20_schedule_follows_applied)
     options.schedule = (mn_schedule){MN_SCHEDULE_COSINE, 4};
     mn_optimizer_free(r.sgd);
     r.sgd = mn_sgd_create(r.ctx, &r.w, 1, &options);
-    ck_assert_int_eq(mn_check_whole_step(&r, INFINITY), MN_STEP_SKIPPED);
+    ck_assert_int_eq(mn_check_whole_step(&r, (double)INFINITY), MN_STEP_SKIPPED);
     ck_assert_double_eq(mn_check_at(r.w, 0), 0.5);
     ck_assert_double_eq(mn_check_at(r.sgd->momenta[0], 0), 0);
     ck_assert_int_eq(mn_check_whole_step(&r, 1), MN_STEP_APPLIED);
@@ -372,7 +372,7 @@ START_TEST(test_two_optimizers)
     mn_tensor *p = mn_check_parameter(r.ctx, "p", 2, ones);
     mn_optimizer *second = mn_check_sgd_of(r.ctx, &p, 1);
     mn_step_outcome outcome[2];
-    mn_check_backward(&r, INFINITY);
+    mn_check_backward(&r, (double)INFINITY);
     mn_grad_scaler_backward(r.scaler, mn_check_loss_of(p, 1), 1);
     mn_grad_scaler_step(r.scaler, r.sgd, &outcome[0]);
     mn_grad_scaler_step(r.scaler, second, &outcome[1]);

@@ -64,7 +64,7 @@ START_TEST(test_setters)
     mn_check_run r = mn_check_run_scale(mn_check_devices[_i], 64);
     ck_assert_int_eq(mn_grad_scaler_set_scale(r.scaler, 256), MN_OK);
     ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 256);
-    const double bad[5] = {0, -1, NAN, INFINITY, 1e39};
+    const double bad[5] = {0, -1, (double)NAN, (double)INFINITY, 1e39};
     for (int i = 0; i < 5; i++) {
         mn_grad_scaler_set_scale(r.scaler, bad[i]);
         mn_check_expect(r.ctx, MN_ERR_ARGUMENT, "scale");

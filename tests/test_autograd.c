@@ -189,7 +189,7 @@ START_TEST(test_bad_roots)
     mn_check_expect(ctx, MN_ERR_NO_GRADIENT, "depends on nothing");
     mn_backward(mn_mul(a, a), 1);
     mn_check_expect(ctx, MN_ERR_SHAPE, "[2] f32");
-    mn_backward(mn_check_total(a), NAN);
+    mn_backward(mn_check_total(a), (double)NAN);
     mn_check_expect(ctx, MN_ERR_ARGUMENT, "weight");
     ck_assert_int_eq(mn_backward(NULL, 1), MN_ERR_ARGUMENT);
     mn_tensor *loss = mn_check_total(a);
@@ -326,6 +326,7 @@ static const mn_op square_op = {
     .min_inputs = 1,
     .max_inputs = 1,
     .outputs = 1,
+    .attribute_bytes = sizeof(double),
     .differentiable = 1,
     .saves_inputs = 1,
     .infer = square_infer,
@@ -336,7 +337,7 @@ static const mn_op square_op = {
 static mn_tensor *square(mn_context *ctx, mn_tensor *x, double factor)
 {
     mn_tensor *y;
-    mn_apply(ctx, &square_op, &x, 1, &factor, sizeof factor, &y);
+    mn_apply(ctx, &square_op, &x, 1, &factor, &y);
     return y;
 }
 
@@ -457,13 +458,12 @@ START_TEST(test_apply_checks)
     mn_context *ctx = mn_check_context("cpu");
     mn_tensor *a = leaf(ctx, MN_F32, 2, one_two), *y = a;
     mn_tensor *inputs[2] = {a, a};
-    mn_apply(ctx, &square_op, inputs, 2, NULL, 0, &y);
+    mn_apply(ctx, &square_op, inputs, 2, NULL, &y);
     mn_check_expect(ctx, MN_ERR_ARGUMENT, "square");
     ck_assert_ptr_null(y);
     mn_tensor *interior = mn_mul(a, a);
     mn_value_attributes fill = {.value = 1};
-    ck_assert_int_eq(mn_apply(ctx, &mn_ops[MN_OP_fill], &interior, 1, &fill, sizeof fill, NULL),
-                     MN_ERR_STATE);
+    ck_assert_int_eq(mn_apply(ctx, &mn_ops[MN_OP_fill], &interior, 1, &fill, NULL), MN_ERR_STATE);
     mn_check_expect(ctx, MN_ERR_STATE, "part of a graph");
     mn_check_done(ctx);
 }

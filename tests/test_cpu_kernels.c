@@ -13,8 +13,8 @@ static const int64_t sizes[] = {0, 1, 7, 511, 512, 513, 16385, 50021};
 
 START_TEST(maps)
 {
-    static const kernel all[] = {KERNEL(relu, 0, 0), KERNEL(relu_backward, 0, 0), KERNEL(add, 0, 1),
-                                 KERNEL(mul, 0, 1)};
+    static const kernel all[] = {KERNEL(relu, 0, 0), KERNEL(relu_backward, 0, 0),
+                                 KERNEL(add, 0, 0.01), KERNEL(mul, 0, 0.01)};
     for (size_t s = 0; s < COUNT(sizes); s++)
         for (size_t o = 0; o < COUNT(all); o++) {
             fixture f;
@@ -44,7 +44,8 @@ END_TEST
 /* Both operands in one place, as in x + x, x * x and x += x. */
 START_TEST(aliased_operands)
 {
-    static const kernel all[] = {KERNEL(add, 0, 1), KERNEL(mul, 0, 1), KERNEL(accumulate, 1, 0)};
+    static const kernel all[] = {KERNEL(add, 0, 0.01), KERNEL(mul, 0, 0.01),
+                                 KERNEL(accumulate, 1, 0)};
     for (size_t o = 0; o < COUNT(all); o++) {
         fixture f;
         mn_fixture_start(&f, NULL, 0);
@@ -81,7 +82,7 @@ static const trio broadcasts[] = {
 
 START_TEST(broadcasting)
 {
-    static const kernel all[] = {KERNEL(add, 0, 1), KERNEL(mul, 0, 1)};
+    static const kernel all[] = {KERNEL(add, 0, 0.01), KERNEL(mul, 0, 0.01)};
     for (size_t s = 0; s < COUNT(broadcasts); s++)
         for (size_t o = 0; o < 2; o++) {
             const trio *t = &broadcasts[s];
@@ -98,7 +99,7 @@ END_TEST
 /* expand from b's shape to y's, and back. */
 START_TEST(expand_and_reduce_to)
 {
-    static const kernel expand = KERNEL(expand, 0, 1), reduce = KERNEL(reduce_to, 0, 64);
+    static const kernel expand = KERNEL(expand, 0, 0.01), reduce = KERNEL(reduce_to, 0, 8);
     const mn_shape_attributes a = {.scale = 0.375};
     for (size_t s = 0; s < COUNT(broadcasts); s++)
         for (int o = 0; o < 2; o++) {
@@ -236,7 +237,7 @@ static const reduction reductions[] = {
 
 START_TEST(sums_and_means)
 {
-    static const kernel all[] = {KERNEL(sum, 0, 64), KERNEL(mean, 0, 8)};
+    static const kernel all[] = {KERNEL(sum, 0, 64), KERNEL(mean, 0, 2)};
     for (size_t s = 0; s < COUNT(reductions); s++)
         for (int o = 0; o < 4; o++) {
             const reduction *r = &reductions[s];
@@ -259,7 +260,7 @@ END_TEST
 
 START_TEST(dots)
 {
-    static const kernel k = KERNEL(dot, 0, 64);
+    static const kernel k = KERNEL(dot, 0, 8);
     for (size_t s = 0; s < COUNT(sizes); s++) {
         fixture f;
         mn_fixture_start(&f, NULL, 0);
@@ -300,9 +301,9 @@ static void check_lines(const kernel *k, mn_dtype dtype, mn_dtype result, bool s
 
 START_TEST(softmaxes)
 {
-    static const kernel forward[] = {KERNEL(softmax, 0, 4), KERNEL(log_softmax, 0, 8)};
-    static const kernel backward[] = {KERNEL(softmax_backward, 0, 64),
-                                      KERNEL(log_softmax_backward, 0, 64)};
+    static const kernel forward[] = {KERNEL(softmax, 0, 2), KERNEL(log_softmax, 0, 2)};
+    static const kernel backward[] = {KERNEL(softmax_backward, 0, 8),
+                                      KERNEL(log_softmax_backward, 0, 8)};
     for (int o = 0; o < 2; o++)
         for (int poisoned = 0; poisoned < 2; poisoned++) {
             check_lines(&forward[o], mn_lowp[_i], MN_F32, false, poisoned);
@@ -337,7 +338,7 @@ END_TEST
 
 START_TEST(cross_entropies)
 {
-    static const kernel forward = KERNEL(cross_entropy, 0, 8);
+    static const kernel forward = KERNEL(cross_entropy, 0, 2);
     static const kernel backward = KERNEL(cross_entropy_backward, 0, 8);
     static const int64_t shapes[][2] = {{1, 1}, {64, 7}, {3, 1300}, {700, 10}, {5000, 7}};
     for (size_t s = 0; s < COUNT(shapes); s++) {

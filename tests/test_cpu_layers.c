@@ -46,7 +46,7 @@ static void tie(fixture *f, mn_view *x)
 START_TEST(max_pools)
 {
     static const kernel forward = KERNEL(max_pool2d, 0, 0);
-    static const kernel backward = KERNEL(max_pool2d_backward, 0, 4);
+    static const kernel backward = KERNEL(max_pool2d_backward, 0, 2);
     for (size_t s = 0; s < COUNT(poolings); s++) {
         const pooling *p = &poolings[s];
         const int64_t x[4] = {p->n, p->h, p->w, p->c};
@@ -67,8 +67,8 @@ END_TEST
 
 START_TEST(global_average_pools)
 {
-    static const kernel forward = KERNEL(global_avg_pool2d, 0, 2);
-    static const kernel backward = KERNEL(global_avg_pool2d_backward, 0, 1);
+    static const kernel forward = KERNEL(global_avg_pool2d, 0, 1);
+    static const kernel backward = KERNEL(global_avg_pool2d_backward, 0, 0.5);
     static const int64_t shapes[][4] = {{1, 1, 1, 1}, {3, 7, 7, 5}, {2, 3, 5, 513}, {80, 8, 8, 32}};
     for (size_t s = 0; s < COUNT(shapes); s++) {
         const int64_t *x = shapes[s], y[2] = {x[0], x[3]};
@@ -109,8 +109,8 @@ static void norm_inputs(fixture *f, mn_dtype dtype, const int64_t shape[2], doub
 
 START_TEST(batch_norms)
 {
-    static const kernel forward = PLANNED(batch_norm, 0x38, 16);
-    static const kernel inference = KERNEL(batch_norm_inference, 0, 4);
+    static const kernel forward = PLANNED(batch_norm, 0x38, 4);
+    static const kernel inference = KERNEL(batch_norm_inference, 0, 2);
     const mn_batch_norm_attributes a = {1e-5, 0.1};
     for (size_t s = 0; s < COUNT(norms); s++)
         for (int o = 0; o < 2; o++) {
@@ -136,8 +136,8 @@ END_TEST
 
 START_TEST(batch_norm_gradients)
 {
-    static const kernel all[] = {PLANNED(batch_norm_backward, 0, 64),
-                                 PLANNED(batch_norm_inference_backward, 0, 64)};
+    static const kernel all[] = {PLANNED(batch_norm_backward, 0, 16),
+                                 PLANNED(batch_norm_inference_backward, 0, 32)};
     const mn_batch_norm_attributes a = {1e-5, 0.1};
     for (size_t s = 0; s < COUNT(norms); s++)
         for (int o = 0; o < 2; o++) {
@@ -290,7 +290,7 @@ END_TEST
 /* With and without momentum, Nesterov, shadows, and a step that is skipped. */
 START_TEST(sgd_steps)
 {
-    static const kernel k = KERNEL(sgd_step, 0x35, 4);
+    static const kernel k = KERNEL(sgd_step, 0x35, 2);
     for (size_t s = 0; s < COUNT(sizes); s++)
         for (int o = 0; o < 16; o++) {
             const mn_sgd_attributes a = {0.9, 5e-4, o >> 1 & 1};

@@ -47,6 +47,7 @@ static const mn_op bump = {.size = sizeof(mn_op),
                            .min_inputs = 1,
                            .max_inputs = 2,
                            .outputs = 1,
+                           .attribute_bytes = sizeof(int64_t),
                            .mutates = 2,
                            .infer = bump_infer,
                            .kernels = {{1u << MN_F32, bump_prepare, bump_run}}};
@@ -55,7 +56,7 @@ static mn_tensor *apply_bump(mn_context *ctx, mn_tensor *x, mn_tensor *counter)
 {
     mn_tensor *const inputs[2] = {x, counter};
     mn_tensor *outputs[MN_MAX_OUTPUTS] = {NULL};
-    mn_dispatch(ctx, &bump, inputs, 2, NULL, 0, false, outputs);
+    mn_dispatch(ctx, &bump, inputs, 2, NULL, false, outputs);
     return outputs[0];
 }
 
@@ -74,14 +75,15 @@ START_TEST(plan_cache)
     for (int64_t i = 0; i < MN_PLAN_LIMIT + 10; i++) {
         mn_scope scope = mn_scope_begin(ctx);
         mn_tensor *x = mn_test_vector(ctx, MN_F32, 20, 0), *outputs[MN_MAX_OUTPUTS];
-        mn_dispatch(ctx, &bump, &x, 1, &i, sizeof i, false, outputs);
+        mn_dispatch(ctx, &bump, &x, 1, &i, false, outputs);
         mn_scope_end(ctx, scope);
     }
     mn_test_expect_ok(ctx);
     ck_assert_int_eq(prepared, 3 + MN_PLAN_LIMIT + 10);
     ck_assert_int_le(mn_ops_state_get(ctx)->entries, MN_PLAN_LIMIT);
     ck_assert_ptr_null(apply_bump(ctx, mn_test_vector(ctx, MN_F32, 13, 0), NULL));
-    mn_test_expect_op_error(ctx, MN_ERR_UNSUPPORTED, "bump: the kernel does not take these arguments");
+    mn_test_expect_op_error(ctx, MN_ERR_UNSUPPORTED,
+                            "bump: the kernel does not take these arguments");
     mn_context_free(ctx);
 }
 END_TEST
@@ -123,7 +125,7 @@ START_TEST(versions)
     ck_assert_double_eq(mn_test_first(a), 2);
     ck_assert_uint_eq(mn_tensor_version(a), of_a + 1);
     ck_assert_uint_eq(mn_tensor_version(b), of_b);
-    mn_dispatch1(ctx, MN_OP_fill, &a, 1, &nine, sizeof nine);
+    mn_dispatch1(ctx, MN_OP_fill, &a, 1, &nine);
     ck_assert_double_eq(mn_test_first(a), 9);
     ck_assert_uint_eq(mn_tensor_version(a), of_a + 2);
     ck_assert_int_eq(mn_tensor_copy(a, mn_test_vector(ctx, MN_F32, 4, 0)), MN_ERR_SHAPE);
@@ -180,9 +182,9 @@ START_TEST(written_inputs_stand_alone)
     mn_tensor *tail = mn_tensor_view(whole->storage, 4, MN_F32, 1, &three);
     ck_assert_int_eq(mn_tensor_copy(head, tail), MN_ERR_ARGUMENT);
     mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT,
-                         "argument 1 is written, but shares memory with argument 2");
+                            "argument 1 is written, but shares memory with argument 2");
     mn_tensor *const same[2] = {head, head};
-    mn_dispatch(ctx, &mn_ops[MN_OP_accumulate], same, 2, NULL, 0, false, NULL);
+    mn_dispatch(ctx, &mn_ops[MN_OP_accumulate], same, 2, NULL, false, NULL);
     mn_test_expect_ok(ctx);
     ck_assert_double_eq(mn_test_first(head), 2);
     mn_context_free(ctx);

@@ -211,7 +211,7 @@ START_TEST(test_r15_clip)
     for (int i = 0; i < 2; i++) {
         give_gradient(p[0], three);
         give_gradient(p[1], four);
-        ck_assert_int_eq(mn_clip_grad_norm(sgd, INFINITY, &norm), MN_OK);
+        ck_assert_int_eq(mn_clip_grad_norm(sgd, (double)INFINITY, &norm), MN_OK);
         ck_assert_double_eq_tol(norm, 5, 1e-12);
         ck_assert_double_eq(mn_check_at(mn_grad(p[0]), 0), 3);
         uint64_t waits = ctx->device->synchronizations;
@@ -230,7 +230,7 @@ START_TEST(test_r15_clip)
     mn_clip_grad_norm(sgd, 3.5, &norm);
     ck_assert_double_eq(mn_check_at(mn_grad(p[0]), 0), 3);
     for (int i = 0; i < 2; i++) {
-        mn_clip_grad_norm(sgd, i ? NAN : 0, NULL);
+        mn_clip_grad_norm(sgd, i ? (double)NAN : 0, NULL);
         mn_check_expect(ctx, MN_ERR_ARGUMENT, "max_norm");
     }
     mn_optimizer_free(sgd);
@@ -244,12 +244,12 @@ END_TEST
 START_TEST(test_nonfinite_norm)
 {
     mn_context *ctx = mn_check_context(mn_check_devices[_i]);
-    const double bad[3] = {1, INFINITY, 1};
+    const double bad[3] = {1, (double)INFINITY, 1};
     mn_tensor *p = parameter(ctx, "p", MN_F32, 3, start);
     mn_optimizer *sgd = mn_sgd_create(ctx, &p, 1, NULL);
     mn_optimizer_stats stats;
     give_gradient(p, bad);
-    mn_clip_grad_norm(sgd, INFINITY, NULL);
+    mn_clip_grad_norm(sgd, (double)INFINITY, NULL);
     mn_optimizer_step(sgd);
     mn_optimizer_stats_get(sgd, &stats);
     ck_assert_int_eq(stats.applied, 1);
@@ -270,7 +270,7 @@ static mn_storage *give_shadow(mn_tensor *p, int kind)
     memset(&attributes, 0, sizeof attributes);
     attributes.dtype = kind == 0 ? MN_F16 : MN_BF16;
     mn_scope scope = mn_scope_begin(p->context);
-    mn_tensor *cast = mn_dispatch1(p->context, MN_OP_cast, &p, 1, &attributes, sizeof attributes);
+    mn_tensor *cast = mn_dispatch1(p->context, MN_OP_cast, &p, 1, &attributes);
     cast->storage->references++;
     p->leaf->shadow[kind] = (mn_shadow){cast->storage, p->storage->version};
     mn_scope_end(p->context, scope);
@@ -334,7 +334,8 @@ START_TEST(test_options)
 {
     mn_context *ctx = mn_check_context("cpu");
     mn_tensor *p = parameter(ctx, "p", MN_F32, 3, start);
-    const double bad_lr[3] = {-1, NAN, INFINITY}, bad_momentum[3] = {-0.1, 1, NAN};
+    const double bad_lr[3] = {-1, (double)NAN, (double)INFINITY},
+                 bad_momentum[3] = {-0.1, 1, (double)NAN};
     mn_sgd_options o = mn_sgd_options_default();
     for (int i = 0; i < 3; i++) {
         o.lr = bad_lr[i];

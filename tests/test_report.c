@@ -59,6 +59,8 @@ START_TEST(json_of_one_seed)
     mn_json_check(json, "deviation.fp16.accuracy_delta_pp.n", "1");
     mn_json_check(json, "deviation.fp16.interval.low", "null");
     mn_json_check(json, "deviation.fp16.memory_ratio", "0.6");
+    check_there(json, "deviation.fp16.throughput_ratio");
+    mn_json_check(json, "deviation.fp16.max_loss_delta", "0");
     mn_json_check(json, "verdict.fp16", "\"not enough seeds to say\"");
     mn_json_check(json, "verdict_rule.metric", "\"validation_accuracy\"");
     mn_json_check(json, "verdict_rule.margin", "0.6");

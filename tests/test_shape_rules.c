@@ -74,8 +74,8 @@ static const mn_reduce_attributes over_0 = {.axes = 1}, over_0_keep = {.axes = 1
 static const mn_reduce_attributes over_2 = {.axes = 4};
 static const mn_report_attributes entry_1 = {.entry = 1}, entry_9 = {.entry = 9};
 
-#define WITH(attributes) &(attributes), sizeof(attributes)
-#define NO_ATTRIBUTES    NULL, 0
+#define WITH(attributes) &(attributes)
+#define NO_ATTRIBUTES    NULL
 
 /* ---- shape rules that refuse ----------------------------------------------------------------- */
 
@@ -83,7 +83,6 @@ typedef struct bad_case {
     mn_op_id op;
     const char *inputs;
     const void *attributes;
-    size_t bytes;
     mn_status status;
     const char *text;
 } bad_case;
@@ -208,9 +207,9 @@ START_TEST(shape_rules_refuse)
         int count = parse_inputs(ctx, c->inputs, inputs);
         outputs[0] = inputs[0];
         mn_name_push(ctx, "conv1");
-        ck_assert_int_eq(mn_dispatch(ctx, &mn_ops[c->op], inputs, count, c->attributes, c->bytes,
-                                     false, outputs),
-                         c->status);
+        ck_assert_int_eq(
+            mn_dispatch(ctx, &mn_ops[c->op], inputs, count, c->attributes, false, outputs),
+            c->status);
         mn_name_pop(ctx);
         if (mn_ops[c->op].outputs > 0)
             ck_assert_ptr_null(outputs[0]);
@@ -232,7 +231,6 @@ typedef struct good_case {
     mn_op_id op;
     const char *inputs;
     const void *attributes;
-    size_t bytes;
     bool f32_output;
     const char *outputs;
 } good_case;
@@ -306,8 +304,7 @@ START_TEST(shape_rules_accept)
         mn_tensor *inputs[MN_MAX_INPUTS], *outputs[MN_MAX_OUTPUTS] = {NULL};
         char text[256];
         int count = parse_inputs(ctx, c->inputs, inputs);
-        mn_dispatch(ctx, &mn_ops[c->op], inputs, count, c->attributes, c->bytes, c->f32_output,
-                    outputs);
+        mn_dispatch(ctx, &mn_ops[c->op], inputs, count, c->attributes, c->f32_output, outputs);
         mn_test_expect_ok(ctx);
         describe_all(&mn_ops[c->op], outputs, text, sizeof text);
         ck_assert_str_eq(text, c->outputs);
@@ -323,9 +320,9 @@ START_TEST(missing_and_foreign_arguments)
               *foreign = mn_full(other, MN_F32, 0, NULL, 1);
     for (int i = 0; i < MN_OP_COUNT; i++) {
         mn_tensor *inputs[MN_MAX_INPUTS] = {NULL}, *outputs[MN_MAX_OUTPUTS];
-        mn_dispatch(ctx, &mn_ops[i], inputs, mn_ops[i].min_inputs, NULL, 0, false, outputs);
+        mn_dispatch(ctx, &mn_ops[i], inputs, mn_ops[i].min_inputs, NULL, false, outputs);
         mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT, ": argument 1 is NULL");
-        mn_dispatch(ctx, &mn_ops[i], inputs, mn_ops[i].max_inputs + 1, NULL, 0, false, outputs);
+        mn_dispatch(ctx, &mn_ops[i], inputs, mn_ops[i].max_inputs + 1, NULL, false, outputs);
         mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT, " inputs, takes ");
     }
     ck_assert_ptr_null(mn_add(mine, NULL));

@@ -28,7 +28,7 @@ static mn_status evaluate_batch(mn_module *model, const mn_batch *batch, mn_dtyp
     MN_TRY(mn_error_status(context));
     mn_report_attributes attributes = {.first = first, .weight = (double)batch->count};
     mn_tensor *inputs[] = {ring, loss, logits, labels};
-    mn_dispatch1(context, MN_OP_report_loss, inputs, 4, &attributes, sizeof attributes);
+    mn_dispatch1(context, MN_OP_report_loss, inputs, 4, &attributes);
     return mn_error_status(context);
 }
 

@@ -46,7 +46,7 @@ mn_status mn_step_report(mn_step *step, mn_tensor *loss, mn_tensor *logits)
     MN_TRY(mn_tensor_check(step->context, loss, "step report: loss"));
     MN_TRY(mn_tensor_check(step->context, logits, "step report: logits"));
     MN_TRY(mn_tensor_check(step->context, step->labels, "step report: labels"));
-    mn_dispatch1(step->context, MN_OP_report_loss, inputs, 4, &attributes, sizeof attributes);
+    mn_dispatch1(step->context, MN_OP_report_loss, inputs, 4, &attributes);
     trainer->reported = true;
     return mn_error_status(step->context);
 }
@@ -57,7 +57,7 @@ mn_status mn_trainer_end_window(mn_trainer *trainer, const mn_step *step, int64_
     mn_report_attributes attributes = {.entry = row};
     mn_tensor *inputs[] = {trainer->ring, step->optimizer->record,
                            mn_grad_scaler_record(step->scaler)};
-    mn_dispatch1(trainer->context, MN_OP_report_step, inputs, 3, &attributes, sizeof attributes);
+    mn_dispatch1(trainer->context, MN_OP_report_step, inputs, 3, &attributes);
     trainer->rows[row].step = step->step;
     trainer->rows[row].epoch = epoch;
     trainer->rows[row].reported = trainer->reported;

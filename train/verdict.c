@@ -85,7 +85,7 @@ static void add_pair(const mn_compare_row *row, const mn_compare_row *reference,
     s->throughput += a->images_per_s / b->images_per_s;
     s->memory += (double)a->peak_tensor_bytes / (double)b->peak_tensor_bytes;
     double loss = loss_delta(row->run, reference->run);
-    if (!(loss <= d->max_loss_delta))
+    if (!isnan(d->max_loss_delta) && !(loss <= d->max_loss_delta))
         d->max_loss_delta = loss;
     d->n++;
 }
