@@ -107,17 +107,18 @@ typedef struct mn_report_attributes { /* report_loss, report_step */
  * Counters are exact up to 2^53. */
 #define MN_RECORD_SIZE 16
 typedef enum mn_optimizer_slot {
-    MN_OPT_APPLIED,   /* applied steps */
-    MN_OPT_SKIPPED,   /* skipped steps */
-    MN_OPT_NONFINITE, /* steps with a non-finite gradient, as far as it was measured */
-    MN_OPT_FOUND_INF, /* 1: unscaling met a non-finite gradient in this step */
-    MN_OPT_BAD_NORM,  /* 1: this step's norm was not finite */
-    MN_OPT_LR,        /* of the step to come */
-    MN_OPT_LR_USED,   /* of the last step */
-    MN_OPT_NORM_SQ,   /* sum in progress */
-    MN_OPT_NORM,      /* last norm measured */
-    MN_OPT_CLIP,      /* factor of grad_clip */
-    MN_OPT_OUTCOME    /* mn_step_outcome of the last step */
+    MN_OPT_APPLIED,       /* applied steps */
+    MN_OPT_SKIPPED,       /* skipped steps */
+    MN_OPT_NONFINITE,     /* steps with a non-finite gradient, as far as it was measured */
+    MN_OPT_FOUND_INF,     /* 1: unscaling met a non-finite gradient in this step */
+    MN_OPT_BAD_NORM,      /* 1: this step's norm was not finite */
+    MN_OPT_LR,            /* of the step to come */
+    MN_OPT_LR_USED,       /* of the last step */
+    MN_OPT_NORM_SQ,       /* sum in progress */
+    MN_OPT_NORM,          /* last norm measured */
+    MN_OPT_CLIP,          /* factor of grad_clip */
+    MN_OPT_OUTCOME,       /* mn_step_outcome of the last step */
+    MN_OPT_STEP_NONFINITE /* 1: the last step's gradient was not finite */
 } mn_optimizer_slot;
 typedef enum mn_scaler_slot {
     MN_SCALER_SCALE,     /* an f32 value */

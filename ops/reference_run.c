@@ -93,14 +93,14 @@ static void narrow_float(const mn_view *view, const double *from)
     }
 }
 
-/* Truncates toward zero; what int64 cannot hold saturates, NaN gives 0. */
-static int64_t to_integer(double value)
+/* Truncates toward zero; what the type cannot hold saturates, NaN gives 0. */
+static int64_t to_integer(double value, double least, double most)
 {
     if (isnan(value))
         return 0;
-    if (value >= 0x1p63)
-        return INT64_MAX;
-    return value <= -0x1p63 ? INT64_MIN : (int64_t)value;
+    if (value >= 0x1p63 || value >= most)
+        return most >= 0x1p63 ? INT64_MAX : (int64_t)most;
+    return value <= least ? (int64_t)least : (int64_t)value;
 }
 
 static void narrow(const mn_view *view, const double *from)
@@ -109,15 +109,13 @@ static void narrow(const mn_view *view, const double *from)
         narrow_float(view, from);
         return;
     }
-    /* Smaller types wrap, as C's and PyTorch's arithmetic on them does. */
     for (size_t i = 0; i < (size_t)view->numel; i++) {
-        int64_t value = to_integer(from[i]);
         if (view->dtype == MN_I64)
-            ((int64_t *)view->data)[i] = value;
+            ((int64_t *)view->data)[i] = to_integer(from[i], -0x1p63, 0x1p63);
         else if (view->dtype == MN_I32)
-            ((int32_t *)view->data)[i] = (int32_t)value;
+            ((int32_t *)view->data)[i] = (int32_t)to_integer(from[i], INT32_MIN, INT32_MAX);
         else
-            ((uint8_t *)view->data)[i] = (uint8_t)value;
+            ((uint8_t *)view->data)[i] = (uint8_t)to_integer(from[i], 0.0, UINT8_MAX);
     }
 }
 

@@ -377,7 +377,7 @@ START_TEST(optimizer_records)
         ck_assert_double_eq(r[MN_OPT_SKIPPED], skipped[i]);
         ck_assert_double_eq(r[MN_OPT_NONFINITE], nonfinite);
         ck_assert_double_eq(r[MN_OPT_OUTCOME], found[i]);
-        ck_assert_double_eq(r[11], bad[i]);
+        ck_assert_double_eq(r[MN_OPT_STEP_NONFINITE], bad[i]);
         ck_assert_double_eq(r[MN_OPT_LR_USED], used);
         ck_assert_double_eq_tol(r[MN_OPT_LR], 0.1 * (1 + cos(acos(-1.0) * t / 4)), 1e-15);
         ck_assert_double_eq(r[MN_OPT_FOUND_INF] + r[MN_OPT_BAD_NORM], 0);
@@ -407,8 +407,10 @@ START_TEST(reports)
     mn_report_attributes a = {1, 1, 0.25};
     double ring[2 * MN_RECORD_SIZE], loss = 2, labels[] = {1, 0, 2};
     double logits[] = {0, 5, 5, (double)NAN, 9, 1, 3, 2, 1};
-    double optimizer[MN_RECORD_SIZE] = {
-        [MN_OPT_LR_USED] = 0.5, [MN_OPT_NORM] = 7, [MN_OPT_OUTCOME] = 1, [11] = 1};
+    double optimizer[MN_RECORD_SIZE] = {[MN_OPT_LR_USED] = 0.5,
+                                        [MN_OPT_NORM] = 7,
+                                        [MN_OPT_OUTCOME] = 1,
+                                        [MN_OPT_STEP_NONFINITE] = 1};
     double scaler[MN_RECORD_SIZE] = {[MN_SCALER_SCALE_USED] = 1024};
     double *in[] = {ring, &loss, logits, labels}, *step[] = {ring, optimizer, scaler};
     const double expected[] = {2 * 0.25 + 2 * 0.75, 4, 6, 0.5, 1024, 7, 1, 1, 0};

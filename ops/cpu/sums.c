@@ -28,6 +28,12 @@ typedef struct lanes {
     float mean[LANES], rstd[LANES]; /* repeated as the channels are */
 } lanes;
 
+/* How many sums the term has. */
+static int sums_of(mn_term term)
+{
+    return term == MN_TERM_MOMENTS || term == MN_TERM_GRADIENTS ? 2 : 1;
+}
+
 static void repeat(const float *from, int64_t width, int64_t n, float *to)
 {
     for (int64_t i = 0; from && i < n; i += width)
@@ -38,7 +44,7 @@ static void start_lanes(const mn_sums *sums, const piece *p, int64_t n, lanes *l
 {
     l->n = n;
     l->terms = 0;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < sums_of(sums->term); k++) {
         memset(l->acc[k], 0, (size_t)n * sizeof l->acc[k][0]);
         memset(l->sum[k], 0, (size_t)n * sizeof l->sum[k][0]);
     }
@@ -49,9 +55,8 @@ static void start_lanes(const mn_sums *sums, const piece *p, int64_t n, lanes *l
 static void flush_lanes(const mn_sums *sums, lanes *l)
 {
     const mn_bodies *bodies = mn_bodies_of(sums->call);
-    bodies->flush((size_t)l->n, l->acc[0], l->sum[0]);
-    if (sums->term >= MN_TERM_MOMENTS)
-        bodies->flush((size_t)l->n, l->acc[1], l->sum[1]);
+    for (int k = 0; k < sums_of(sums->term); k++)
+        bodies->flush((size_t)l->n, l->acc[k], l->sum[k]);
     l->terms = 0;
 }
 
@@ -95,10 +100,13 @@ static void add_piece(const mn_sums *sums, const piece *p, double *const sum[2])
         add_row(sums, p->start + r * sums->channels + p->channel, rows * p->width, &l);
     }
     flush_lanes(sums, &l);
-    for (int k = 0; k < 2; k++)
-        for (int64_t i = 0; i < l.n; i += p->width)
-            for (int64_t c = 0; c < p->width; c++)
-                sum[k][c] += l.sum[k][i + c];
+    for (int k = 0; k < sums_of(sums->term); k++)
+        for (int64_t c = 0; c < p->width; c++) {
+            double total = 0;
+            for (int64_t i = c; i < l.n; i += p->width)
+                total += l.sum[k][i];
+            sum[k][c] += total;
+        }
 }
 
 /* ---- matrices -------------------------------------------------------------------------------- */
@@ -138,13 +146,14 @@ static void run_strips(void *arg, int64_t begin, int64_t end)
     const mn_sums *sums = arg;
     const int64_t strips = (sums->channels - 1) / LANES + 1, repeats = axes_count(&sums->summed);
     for (int64_t i = begin; i < end; i++) {
-        double sum[2][LANES] = {{0}};
-        double *const sums_of[2] = {sum[0], sum[1]};
         const piece strip = strip_of(sums, i);
+        double sum[2][LANES], *const to[2] = {sum[0], sum[1]};
+        for (int k = 0; k < sums_of(sums->term); k++)
+            memset(sum[k], 0, (size_t)strip.width * sizeof sum[k][0]);
         for (int64_t j = 0; j < repeats; j++) {
             piece p = strip;
             p.start += axes_start(&sums->summed, j);
-            add_piece(sums, &p, sums_of);
+            add_piece(sums, &p, to);
         }
         sums->finish(sums->arg, i / strips * sums->channels + strip.channel, strip.width, sum[0],
                      sum[1]);
@@ -182,7 +191,7 @@ static void run_in_leaves(const mn_sums *sums, int64_t index, int64_t count)
         l.strip.start = strip.start + axes_start(&sums->summed, j);
         memset(l.sum, 0, sizeof l.sum);
         mn_call_parallel(sums->call, count, run_leaf, &l);
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < sums_of(sums->term); k++)
             for (int64_t i = 0; i < count * strip.width; i++)
                 total[k][i % strip.width] += l.sum[k][i];
     }

@@ -7,9 +7,6 @@
 
 #include <math.h>
 
-/* Slot of the optimizer record with this step's contribution to MN_OPT_NONFINITE. */
-#define OPT_STEP_NONFINITE 11
-
 static const double pi = 3.14159265358979323846;
 
 /* inv = f32(1 / scale);  g = g inv. Not finite before or after, or inv not finite: found. With inv
@@ -101,7 +98,7 @@ void mn_ref_optimizer_finish(const mn_call *call, double *const in[], double *co
     record[skipped ? MN_OPT_SKIPPED : MN_OPT_APPLIED] += 1;
     record[MN_OPT_OUTCOME] = skipped ? MN_STEP_SKIPPED : MN_STEP_APPLIED;
     record[MN_OPT_NONFINITE] += nonfinite;
-    record[OPT_STEP_NONFINITE] = nonfinite;
+    record[MN_OPT_STEP_NONFINITE] = nonfinite;
     record[MN_OPT_LR_USED] = record[MN_OPT_LR];
     record[MN_OPT_LR] = learning_rate((const void *)call->attributes.bytes, record[MN_OPT_APPLIED]);
     record[MN_OPT_FOUND_INF] = record[MN_OPT_BAD_NORM] = 0;
@@ -200,5 +197,5 @@ void mn_ref_report_step(const mn_call *call, double *const in[], double *const o
     row[MN_REPORT_SCALE] = call->in[2].present ? in[2][MN_SCALER_SCALE_USED] : 1;
     row[MN_REPORT_NORM] = in[1][MN_OPT_NORM];
     row[MN_REPORT_OUTCOME] = in[1][MN_OPT_OUTCOME];
-    row[MN_REPORT_NONFINITE] = in[1][OPT_STEP_NONFINITE];
+    row[MN_REPORT_NONFINITE] = in[1][MN_OPT_STEP_NONFINITE];
 }
