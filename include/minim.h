@@ -283,8 +283,8 @@ MN_API mn_status mn_tensor_fill(mn_tensor *tensor, double value);
  * f32). Inside an autocast region inputs are first cast by the op's rule.
  * ------------------------------------------------------------------------------------------ */
 
-/* y = x in another dtype. To an integer dtype: truncated toward zero, saturating, NaN gives 0; no
- * gradient. */
+/* y = x in another dtype. To an integer dtype: floating values are
+ * truncated toward zero and saturate (NaN gives 0), integers wrap; no gradient. */
 MN_API mn_tensor *mn_cast(mn_tensor *x, mn_dtype dtype);
 /* y = x, own storage. */
 MN_API mn_tensor *mn_clone(mn_tensor *x);

@@ -103,19 +103,28 @@ static int64_t to_integer(double value, double least, double most)
     return value <= least ? (int64_t)least : (int64_t)value;
 }
 
-static void narrow(const mn_view *view, const double *from)
+/* Smaller integers wrap when they come from integers, as C's and PyTorch's do, and saturate when
+ * they come from floating values. */
+static void narrow(const mn_view *view, const double *from, bool wrap)
 {
     if (mn_dtype_is_float(view->dtype)) {
         narrow_float(view, from);
         return;
     }
+    double least = view->dtype == MN_I32 ? INT32_MIN : 0.0;
+    double most = view->dtype == MN_I32 ? INT32_MAX : UINT8_MAX;
+    if (view->dtype == MN_I64 || wrap) {
+        least = -0x1p63;
+        most = 0x1p63;
+    }
     for (size_t i = 0; i < (size_t)view->numel; i++) {
+        int64_t value = to_integer(from[i], least, most);
         if (view->dtype == MN_I64)
-            ((int64_t *)view->data)[i] = to_integer(from[i], -0x1p63, 0x1p63);
+            ((int64_t *)view->data)[i] = value;
         else if (view->dtype == MN_I32)
-            ((int32_t *)view->data)[i] = (int32_t)to_integer(from[i], INT32_MIN, INT32_MAX);
+            ((int32_t *)view->data)[i] = (int32_t)(uint32_t)value;
         else
-            ((uint8_t *)view->data)[i] = (uint8_t)to_integer(from[i], 0.0, UINT8_MAX);
+            ((uint8_t *)view->data)[i] = (uint8_t)value;
     }
 }
 
@@ -126,6 +135,7 @@ void mn_reference_run(const void *record)
     const mn_call *call = record;
     double *in[MN_MAX_INPUTS] = {NULL};
     double *out[MN_MAX_OUTPUTS] = {NULL};
+    bool wrap = call->input_count > 0 && !mn_dtype_is_float(call->in[0].dtype);
     double *space = call->workspace;
     for (int i = 0; i < call->input_count; i++) {
         in[i] = take(&call->in[i], &space);
@@ -140,10 +150,10 @@ void mn_reference_run(const void *record)
     call->op->reference(call, in, out);
     for (int i = 0; i < call->output_count; i++) {
         if (out[i])
-            narrow(&call->out[i], out[i]);
+            narrow(&call->out[i], out[i], wrap);
     }
     for (int i = 0; i < call->input_count; i++) {
         if (in[i] && call->op->mutates >> i & 1u)
-            narrow(&call->in[i], in[i]);
+            narrow(&call->in[i], in[i], wrap);
     }
 }

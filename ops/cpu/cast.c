@@ -58,8 +58,13 @@ static void store_float(mn_dtype dtype, int64_t n, const double *from, void *to)
     }
 }
 
-static int64_t truncated(double value)
+/* Toward zero; what the integer type cannot hold saturates, NaN gives 0. */
+static int64_t truncated(mn_dtype dtype, double value)
 {
+    if (dtype == MN_I32)
+        value = value < INT32_MIN ? INT32_MIN : value > INT32_MAX ? INT32_MAX : value;
+    else if (dtype == MN_U8)
+        value = value < 0.0 ? 0.0 : value > UINT8_MAX ? UINT8_MAX : value;
     if (!(value > -0x1p63)) /* also NaN */
         return value <= -0x1p63 ? INT64_MIN : 0;
     return value >= 0x1p63 ? INT64_MAX : (int64_t)value;
@@ -77,15 +82,16 @@ static void load_i64(mn_dtype dtype, int64_t n, const void *from, int64_t *to)
     }
 }
 
+/* Wraps where the type is smaller. */
 static void store_integer(mn_dtype dtype, int64_t n, const int64_t *from, void *to)
 {
     for (int64_t i = 0; i < n; i++) {
         if (dtype == MN_I64)
             ((int64_t *)to)[i] = from[i];
         else if (dtype == MN_I32)
-            ((int32_t *)to)[i] = (int32_t)mn_min64(mn_max64(from[i], INT32_MIN), INT32_MAX);
+            ((int32_t *)to)[i] = (int32_t)(uint32_t)from[i];
         else
-            ((uint8_t *)to)[i] = (uint8_t)mn_min64(mn_max64(from[i], 0), UINT8_MAX);
+            ((uint8_t *)to)[i] = (uint8_t)from[i];
     }
 }
 
@@ -110,7 +116,7 @@ static void convert_block(const mn_view *x, const mn_view *y, int64_t start, int
         double values[MN_BLOCK];
         load_f64(x->dtype, n, from, values);
         for (int64_t i = 0; i < n; i++)
-            block.i[i] = truncated(values[i]);
+            block.i[i] = truncated(y->dtype, values[i]);
         store_integer(y->dtype, n, block.i, to);
     } else {
         load_i64(x->dtype, n, from, block.i);
@@ -194,7 +200,7 @@ void mn_cpu_fill(const mn_call *call)
     const mn_value_attributes *a = (const void *)call->attributes.bytes;
     const mn_view *view = &call->in[0];
     filling f = {.view = view, .size = mn_dtype_size(view->dtype)};
-    const int64_t integer = truncated(a->value);
+    const int64_t integer = truncated(view->dtype, a->value);
     if (mn_dtype_is_float(view->dtype))
         store_float(view->dtype, 1, &a->value, f.value);
     else
