@@ -69,8 +69,41 @@ mn_status mn_grad_scaler_check(const mn_grad_scaler *scaler)
     return scaler ? scaler->context->error.status : MN_ERR_ARGUMENT;
 }
 
-mn_status mn_grad_scaler_idle(const mn_grad_scaler *scaler, const char *caller)
+static mn_status set_record(mn_grad_scaler *scaler, int slot, double value)
 {
+    mn_context *context = scaler->context;
+    mn_scope scope = mn_scope_begin(context);
+    mn_tensor *entry =
+        mn_tensor_view(scaler->record->storage,
+                       scaler->record->offset + (size_t)slot * sizeof(double), MN_F64, 0, NULL);
+    mn_status status = entry ? mn_tensor_fill(entry, value) : mn_error_status(context);
+    mn_scope_end(context, scope);
+    return status;
+}
+
+/* Settles steps that an error broke off (see mn_optimizer_zero_grad) before the scale is used
+ * again: what was found for one that cannot happen any more is forgotten, and the update is made up
+ * for after one that did. */
+static mn_status settle(mn_grad_scaler *scaler)
+{
+    for (mn_optimizer *o = scaler->touched, *next; o; o = next) {
+        next = o->stage_next;
+        if (!o->broken_off)
+            continue;
+        if (o->stage == MN_STAGE_STEPPED)
+            return mn_grad_scaler_update(scaler);
+        MN_TRY(mn_optimizer_forget_step(o));
+        if (scaler->checks == 1)
+            MN_TRY(set_record(scaler, MN_SCALER_FOUND_INF, 0));
+        mn_optimizer_ready(o);
+        scaler->checks--;
+    }
+    return MN_OK;
+}
+
+mn_status mn_grad_scaler_idle(mn_grad_scaler *scaler, const char *caller)
+{
+    MN_TRY(settle(scaler));
     if (scaler->checks == 0)
         return MN_OK;
     return mn_fail(scaler->context, MN_ERR_STATE,
@@ -121,6 +154,7 @@ mn_grad_scaler *mn_grad_scaler_create(mn_context *context, const mn_grad_scaler_
         return NULL;
     scaler->context = context;
     scaler->options = known;
+    scaler->scaling = ++context->last_scaling;
     if (make_record(scaler) != MN_OK) {
         mn_grad_scaler_free(scaler);
         return NULL;
@@ -154,7 +188,7 @@ bool mn_grad_scaler_is_enabled(const mn_grad_scaler *scaler)
 mn_tensor *mn_grad_scaler_scale(mn_grad_scaler *scaler, mn_tensor *loss, double weight)
 {
     mn_weight_attributes attributes;
-    if (mn_grad_scaler_check(scaler) != MN_OK)
+    if (mn_grad_scaler_check(scaler) != MN_OK || settle(scaler) != MN_OK)
         return NULL;
     mn_context *context = scaler->context;
     if (mn_tensor_check(context, loss, "grad scaler: the loss") != MN_OK)
@@ -185,9 +219,11 @@ mn_status mn_grad_scaler_backward(mn_grad_scaler *scaler, mn_tensor *loss, doubl
     mn_tensor *seed =
         scaled ? mn_full(context, scaled->dtype, scaled->ndim, scaled->shape, 1) : NULL;
     mn_status status = mn_error_status(context);
+    context->scaling = scaler->scaling;
     if (seed)
         status = mn_backward_from(scaled, seed,
                                   scaler->options.enabled ? MN_GRAD_SCALED : MN_GRAD_PLAIN);
+    context->scaling = 0;
     mn_scope_end(context, scope);
     return status;
 }
@@ -205,11 +241,18 @@ static mn_status check_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
         return mn_fail(scaler->context, MN_ERR_STATE,
                        "unscale after step: call update() once per step before the next one");
     for (int i = 0; i < optimizer->count; i++) {
-        if (optimizer->parameters[i]->dtype == MN_F16)
+        const mn_tensor *p = optimizer->parameters[i];
+        if (p->dtype == MN_F16)
             return mn_fail(scaler->context, MN_ERR_DTYPE,
                            "parameter %d (%s) is f16: the grad scaler needs f32 parameters; keep "
                            "them in f32 and let autocast lower them",
-                           i, mn_tensor_name(optimizer->parameters[i]));
+                           i, mn_tensor_name(p));
+        if (mn_grad_state_get(p) == MN_GRAD_SCALED && p->leaf->scaling != 0 &&
+            p->leaf->scaling != scaler->scaling)
+            return mn_fail(scaler->context, MN_ERR_STATE,
+                           "gradient of parameter %d (%s) was scaled by another scaler, or before "
+                           "the scale was changed: call zero_grad, then run a new backward",
+                           i, mn_tensor_name(p));
     }
     MN_TRY(mn_optimizer_gradients(optimizer, MN_GRAD_SCALED, &count));
     return count > 0 ? MN_OK : mn_optimizer_no_gradient(optimizer);
@@ -293,6 +336,7 @@ mn_status mn_grad_scaler_update(mn_grad_scaler *scaler)
     while (scaler->touched)
         mn_optimizer_ready(scaler->touched);
     scaler->checks = 0;
+    scaler->scaling = ++scaler->context->last_scaling;
     return MN_OK;
 }
 
@@ -304,15 +348,9 @@ mn_status mn_grad_scaler_set_scale(mn_grad_scaler *scaler, double scale)
     mn_context *context = scaler->context;
     MN_TRY(mn_grad_scaler_idle(scaler, "grad_scaler_set_scale"));
     MN_TRY(check_scale(context, &scaler->options, scale));
-    if (!scaler->options.enabled)
-        return MN_OK;
-    mn_scope scope = mn_scope_begin(context);
-    mn_tensor *slot =
-        mn_tensor_view(scaler->record->storage,
-                       scaler->record->offset + MN_SCALER_SCALE * sizeof(double), MN_F64, 0, NULL);
-    mn_status status = slot ? mn_tensor_fill(slot, (double)(float)scale) : mn_error_status(context);
-    mn_scope_end(context, scope);
-    return status;
+    scaler->scaling = ++context->last_scaling;
+    return scaler->options.enabled ? set_record(scaler, MN_SCALER_SCALE, (double)(float)scale)
+                                   : MN_OK;
 }
 
 mn_status mn_grad_scaler_set_growth_interval(mn_grad_scaler *scaler, int64_t interval)

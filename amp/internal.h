@@ -23,12 +23,13 @@ struct mn_grad_scaler {
     mn_tensor *record;     /* f64 [MN_RECORD_SIZE] */
     mn_optimizer *touched; /* optimizers that left READY since the last update */
     int checks;            /* optimizers unscaled since the last update */
+    uint64_t scaling;      /* tells its scale from its earlier ones and from other scalers' */
 };
 
 /* MN_OK if the pointer is there and nothing is pending. */
 mn_status mn_grad_scaler_check(const mn_grad_scaler *scaler);
 /* MN_OK between steps; else the error, which names the caller. */
-mn_status mn_grad_scaler_idle(const mn_grad_scaler *scaler, const char *caller);
+mn_status mn_grad_scaler_idle(mn_grad_scaler *scaler, const char *caller);
 /* All options but init_scale. */
 mn_status mn_grad_scaler_check_options(mn_context *context, const mn_grad_scaler_options *options);
 mn_status mn_grad_scaler_read_record(const mn_grad_scaler *scaler, double record[MN_RECORD_SIZE]);

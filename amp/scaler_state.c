@@ -148,6 +148,7 @@ mn_status mn_grad_scaler_load(mn_grad_scaler *scaler, const mn_state_dict *dict,
     if (!apply)
         return MN_OK;
     MN_TRY(mn_tensor_write(scaler->record, record, sizeof record));
+    scaler->scaling = ++scaler->context->last_scaling;
     scaler->options = options;
     return MN_OK;
 }

@@ -80,13 +80,16 @@ void mn_no_grad_end(mn_context *context)
 /* ---- gradients ------------------------------------------------------------------------------- */
 
 /* Why a gradient of `state` cannot be added to what the leaf has; NULL if it can. */
-static const char *objection(const mn_leaf *leaf, mn_grad_state state)
+static const char *objection(const mn_leaf *leaf, mn_grad_state state, uint64_t scaling)
 {
     if (leaf->state == MN_GRAD_NONE)
         return NULL;
     if (state == MN_GRAD_SCALED && leaf->consumed)
         return "scaled backward into gradients left over from a finished step: call "
                "mn_optimizer_zero_grad after each step";
+    if (state == MN_GRAD_SCALED && leaf->state == state && leaf->scaling != scaling)
+        return "scaled backward into gradients of another scale: call zero_grad after "
+               "mn_grad_scaler_update, and use one scaler";
     if (leaf->state == state)
         return NULL;
     if (leaf->state == MN_GRAD_UNSCALED)
@@ -104,7 +107,7 @@ static const char *objection(const mn_leaf *leaf, mn_grad_state state)
 
 mn_status mn_leaf_admits(mn_tensor *leaf, mn_grad_state state)
 {
-    const char *text = leaf->leaf ? objection(leaf->leaf, state) : NULL;
+    const char *text = leaf->leaf ? objection(leaf->leaf, state, leaf->context->scaling) : NULL;
     if (!text)
         return MN_OK;
     const char *name = mn_tensor_name(leaf);
@@ -125,5 +128,6 @@ mn_status mn_leaf_accumulate(mn_tensor *tensor, mn_tensor *gradient, mn_grad_sta
     const mn_op *op = &mn_ops[first ? MN_OP_assign : MN_OP_accumulate];
     MN_TRY(mn_dispatch(context, op, inputs, 2, NULL, false, NULL));
     leaf->state = state;
+    leaf->scaling = context->scaling;
     return MN_OK;
 }

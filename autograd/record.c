@@ -196,11 +196,14 @@ mn_status mn_record(mn_context *context, const mn_op *op, mn_tensor *const *inpu
 /* ---- apply ----------------------------------------------------------------------------------- */
 
 static mn_status check_call(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
-                            int input_count)
+                            int input_count, mn_tensor *const *outputs)
 {
     if (input_count < op->min_inputs || input_count > op->max_inputs || input_count > MN_MAX_INPUTS)
         return mn_fail(context, MN_ERR_ARGUMENT, "%s: takes %d to %d inputs, not %d", op->name,
                        op->min_inputs, op->max_inputs, input_count);
+    if ((input_count > 0 && !inputs) || (op->outputs > 0 && !outputs))
+        return mn_fail(context, MN_ERR_ARGUMENT, "%s: %s is NULL", op->name,
+                       outputs ? "inputs" : "outputs");
     for (int i = 0; i < input_count; i++) {
         bool mutated = op->mutates >> i & 1u;
         if (mutated && inputs[i] && inputs[i]->node)
@@ -224,14 +227,13 @@ static mn_status apply(mn_context *context, const mn_op *op, mn_tensor **inputs,
 mn_status mn_apply(mn_context *context, const mn_op *op, mn_tensor *const *inputs, int input_count,
                    const void *attributes, mn_tensor **outputs)
 {
-    if (!context || !op)
-        return MN_ERR_ARGUMENT;
-    int output_count = op->outputs <= MN_MAX_OUTPUTS ? op->outputs : 0;
+    /* Nothing in a descriptor of another size can be relied on. */
+    bool readable = op && op->size == sizeof *op && outputs && op->outputs <= MN_MAX_OUTPUTS;
+    int output_count = readable ? op->outputs : 0;
     for (int i = 0; i < output_count; i++)
         outputs[i] = NULL;
-    if (!mn_ok(context))
-        return context->error.status;
-    MN_TRY(check_call(context, op, inputs, input_count));
+    MN_TRY(mn_op_check(context, op));
+    MN_TRY(check_call(context, op, inputs, input_count, outputs));
     mn_tensor *cast[MN_MAX_INPUTS] = {NULL};
     for (int i = 0; i < input_count; i++)
         cast[i] = inputs[i];

@@ -36,6 +36,9 @@ settings cli_defaults(void);
  * when help was asked for (and printed). */
 int cli_parse(const command *cmd, int count, char **argv, settings *set);
 
+/* "minim: " and the text on standard error; returns status. One line whatever the text holds: what
+ * users and files say may have control characters. */
+int cli_say(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* "minim: WHAT: WHY" on standard error; returns EXIT_FAILED. */
 int cli_fail(const char *what, const char *why);
 int cli_fail_error(const char *what, const mn_error *error);
@@ -48,10 +51,11 @@ bool cli_interrupted(void);
 
 const char *cli_amp_name(mn_dtype amp);
 
-/* JSON values on a stream: a string with escapes, and a number (a non-finite one as a string, "not
- * measured", NaN, as null). */
+/* JSON values on a stream: a string with escapes, bytes that are no UTF-8 as U+FFFD; a number, a
+ * non-finite one as a string; and a number that may not have been measured, NaN, as null. */
 void cli_json_string(FILE *out, const char *text);
 void cli_json_number(FILE *out, double value);
+void cli_json_measured(FILE *out, double value);
 
 /* What the user sees of a run on standard error: a line redrawn on a terminal, and a line an epoch.
  */

@@ -54,11 +54,18 @@ static void print_table(const mn_compare_result *r)
            "train loss", "skipped", "nonfinite", "final scale", "images/s", "peak tensors");
     for (int i = 0; i < r->row_count; i++) {
         const mn_epoch_result *e = last_epoch(r->rows[i].run);
+        if (r->rows[i].run->collapsed_step > 0) {
+            printf(
+                "%-9s %5llu   collapsed at step %lld: gradients overflow at the smallest scale\n",
+                r->rows[i].precision, (unsigned long long)r->rows[i].seed,
+                (long long)r->rows[i].run->collapsed_step);
+            continue;
+        }
         if (e == NULL)
             continue;
         char speed[32];
         printf("%-9s %5llu %8.2f%% %10.4f %8lld %9lld %11g %9s %8.2f MiB\n", r->rows[i].precision,
-               (unsigned long long)r->rows[i].seed, 100.0 * e->test_accuracy, e->train_loss,
+               (unsigned long long)r->rows[i].seed, 100.0 * e->test_accuracy, fabs(e->train_loss),
                (long long)e->skipped_steps, (long long)e->nonfinite, e->scale,
                figure(speed, "%.0f", e->images_per_s), (double)e->peak_tensor_bytes / 1048576.0);
     }
@@ -74,26 +81,44 @@ static void print_deviations(const mn_compare_result *r, double margin)
     for (int i = 0; i < r->deviation_count; i++) {
         const mn_compare_deviation *d = &r->deviations[i];
         char speed[32], memory[32];
-        printf("%-9s %s accuracy %+.2f points", d->precision, metric, d->accuracy_delta_pp_mean);
+        printf("%-9s ", d->precision);
+        if (d->collapsed > 0)
+            printf("%d of %d runs collapsed; ", d->collapsed, d->collapsed + d->n);
+        if (d->n > 0)
+            printf("%s accuracy %+.2f points", metric, d->accuracy_delta_pp_mean);
         if (!isnan(d->interval_low_pp))
             printf(" [%+.2f, %+.2f]", d->interval_low_pp, d->interval_high_pp);
-        printf(" (n = %d), throughput %s, tensor memory %s: %s\n", d->n,
-               figure(speed, "x%.2f", d->throughput_ratio),
-               figure(memory, "x%.2f", d->memory_ratio), d->verdict);
+        if (d->n > 0)
+            printf(" (n = %d), throughput %s, tensor memory %s: ", d->n,
+                   figure(speed, "x%.2f", d->throughput_ratio),
+                   figure(memory, "x%.2f", d->memory_ratio));
+        printf("%s\n", d->verdict);
     }
+}
+
+static int64_t skipped(const mn_train_result *run)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < run->step_count; i++)
+        count += run->step_results[i].skipped;
+    return count;
 }
 
 static void print_json(const mn_compare_result *r)
 {
     printf("{\"reference\":\"fp32\",\"runs\":[");
     for (int i = 0; i < r->row_count; i++) {
-        const mn_epoch_result *e = last_epoch(r->rows[i].run);
+        const mn_train_result *run = r->rows[i].run;
+        const mn_epoch_result *e = last_epoch(run);
+        bool ended = e != NULL && run->collapsed_step == 0;
         printf("%s{\"precision\":\"%s\",\"seed\":%llu,\"test_accuracy\":", i > 0 ? "," : "",
                r->rows[i].precision, (unsigned long long)r->rows[i].seed);
-        cli_json_number(stdout, e != NULL ? e->test_accuracy : (double)NAN);
-        printf(",\"skipped_steps\":%lld,\"images_per_s\":",
-               (long long)(e != NULL ? e->skipped_steps : 0));
-        cli_json_number(stdout, e != NULL ? e->images_per_s : (double)NAN);
+        cli_json_measured(stdout, ended ? e->test_accuracy : (double)NAN);
+        printf(",\"skipped_steps\":%lld,\"images_per_s\":", (long long)skipped(run));
+        cli_json_measured(stdout, e != NULL ? e->images_per_s : (double)NAN);
+        printf(",\"collapsed_step\":");
+        cli_json_measured(stdout,
+                          run->collapsed_step > 0 ? (double)run->collapsed_step : (double)NAN);
         printf("}");
     }
     printf("],\"verdict\":{");
@@ -138,18 +163,14 @@ int cli_compare(settings *set)
     return status;
 }
 
-/* "synthetic:HxWxC:CLASSES" into the benchmark's options. */
+/* "synthetic:HxWxC:CLASSES" into the benchmark's options; six digits are more than any of them may
+ * have. */
 static bool parse_synthetic(const char *data, mn_bench_options *options)
 {
-    int used = 0, h, w, c, classes;
-    if (sscanf(data, "synthetic:%dx%dx%d:%d%n", &h, &w, &c, &classes, &used) != 4 ||
-        data[used] != '\0')
-        return false;
-    options->height = h;
-    options->width = w;
-    options->channels = c;
-    options->classes = classes;
-    return true;
+    int used = 0;
+    return sscanf(data, "synthetic:%6dx%6dx%6d:%6d%n", &options->height, &options->width,
+                  &options->channels, &options->classes, &used) == 4 &&
+           data[used] == '\0';
 }
 
 static void print_bench_json(const mn_bench_options *o, const mn_bench_result *r)
@@ -177,11 +198,9 @@ int cli_bench(settings *set)
     options.warmup = set->warmup;
     options.amp = set->train.amp;
     options.context = set->train.context;
-    if (set->data_given && !parse_synthetic(set->train.data, &options)) {
-        fprintf(stderr, "minim: --data: bench takes synthetic:HxWxC:CLASSES, got \"%s\"\n",
-                set->train.data);
-        return EXIT_USAGE;
-    }
+    if (set->data_given && !parse_synthetic(set->train.data, &options))
+        return cli_say(EXIT_USAGE, "--data: bench takes synthetic:HxWxC:CLASSES, got \"%.200s\"",
+                       set->train.data);
     mn_bench_result r;
     mn_error error = {MN_OK, ""};
     if (mn_bench(&options, &r, &error) != MN_OK)

@@ -2,9 +2,13 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define RUN_OPTIONS                                                                                \
     "data model device threads epochs steps batch accumulate optimizer lr momentum weight-decay "  \
@@ -58,10 +62,24 @@ bool cli_interrupted(void)
     return interrupted != 0;
 }
 
+int cli_say(int status, const char *format, ...)
+{
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    if (vsnprintf(text, sizeof text, format, arguments) < 0)
+        text[0] = '\0';
+    va_end(arguments);
+    for (char *c = text; *c != '\0'; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
+    fprintf(stderr, "minim: %s\n", text);
+    return status;
+}
+
 int cli_fail(const char *what, const char *why)
 {
-    fprintf(stderr, "minim: %s: %s\n", what, why);
-    return EXIT_FAILED;
+    return cli_say(EXIT_FAILED, "%.800s: %s", what, why);
 }
 
 int cli_fail_error(const char *what, const mn_error *error)
@@ -101,8 +119,19 @@ static const command *find_command(const char *name)
     return NULL;
 }
 
+/* A file opened while standard output or error is closed would take its place, and what is meant
+ * for the user would go into it. Standard output is opened so that writing to it still fails. */
+static void reserve_standard_files(void)
+{
+    for (int i = 0; i < 3; i++)
+        if (fcntl(i, F_GETFD) == -1 && errno == EBADF &&
+            open("/dev/null", i == STDERR_FILENO ? O_WRONLY : O_RDONLY) != i)
+            exit(EXIT_FAILED);
+}
+
 int main(int argc, char **argv)
 {
+    reserve_standard_files();
     if (argc < 2) {
         print_usage(stderr);
         return EXIT_USAGE;
@@ -117,10 +146,9 @@ int main(int argc, char **argv)
         return cli_finish(EXIT_OK);
     }
     const command *cmd = find_command(argv[1]);
-    if (cmd == NULL) {
-        fprintf(stderr, "minim: unknown command \"%s\": 'minim --help' lists them\n", argv[1]);
-        return EXIT_USAGE;
-    }
+    if (cmd == NULL)
+        return cli_say(EXIT_USAGE, "unknown command \"%.200s\": 'minim --help' lists them",
+                       argv[1]);
     settings set = cli_defaults();
     int parsed = cli_parse(cmd, argc - 2, argv + 2, &set);
     if (parsed != EXIT_OK)

@@ -114,10 +114,15 @@ static void print_help(const command *cmd)
 
 static int usage(const command *cmd, const char *option_name, const char *why, const char *value)
 {
-    fprintf(stderr, "minim: --%s: %s%s%s%s ('minim %s --help' lists the options)\n", option_name,
-            why, value != NULL ? " \"" : "", value != NULL ? value : "", value != NULL ? "\"" : "",
-            cmd->name);
-    return EXIT_USAGE;
+    return cli_say(EXIT_USAGE, "--%s: %s%s%.200s%s ('minim %s --help' lists the options)",
+                   option_name, why, value != NULL ? " \"" : "", value != NULL ? value : "",
+                   value != NULL ? "\"" : "", cmd->name);
+}
+
+/* strtoll and its like skip white space and take "+1", which nobody means. */
+static bool begins_number(const char *text)
+{
+    return *text == '-' || *text == '.' || (*text >= '0' && *text <= '9');
 }
 
 static bool parse_whole(const char *text, int64_t least, int64_t *value)
@@ -125,7 +130,7 @@ static bool parse_whole(const char *text, int64_t least, int64_t *value)
     char *end;
     errno = 0;
     long long parsed = strtoll(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || parsed < least)
+    if (!begins_number(text) || errno != 0 || end == text || *end != '\0' || parsed < least)
         return false;
     *value = parsed;
     return true;
@@ -136,7 +141,7 @@ static bool parse_number(const char *text, double *value)
     char *end;
     errno = 0;
     *value = strtod(text, &end);
-    return end != text && *end == '\0' && isfinite(*value);
+    return begins_number(text) && end != text && *end == '\0' && isfinite(*value);
 }
 
 static bool parse_amp(const char *text, mn_dtype *amp)
@@ -158,7 +163,7 @@ static bool parse_seed(const char *text, uint64_t *seed)
     char *end;
     errno = 0;
     *seed = strtoull(text, &end, 10);
-    return errno == 0 && end != text && *end == '\0' && strchr(text, '-') == NULL;
+    return begins_number(text) && *text != '-' && errno == 0 && end != text && *end == '\0';
 }
 
 /* Stores the value; NULL if it is fine, else what was expected. */
@@ -211,23 +216,21 @@ static const option *find_option(const command *cmd, const char *name, size_t le
 static int parse_one(const command *cmd, const char *argument, const char *next, settings *set,
                      bool *used_next)
 {
-    if (strncmp(argument, "--", 2) != 0) {
-        fprintf(stderr, "minim: unexpected argument \"%s\" ('minim %s --help' lists the options)\n",
-                argument, cmd->name);
-        return EXIT_USAGE;
-    }
+    if (strncmp(argument, "--", 2) != 0)
+        return cli_say(EXIT_USAGE,
+                       "unexpected argument \"%.200s\" ('minim %s --help' lists the options)",
+                       argument, cmd->name);
     const char *name = argument + 2, *equals = strchr(name, '=');
     size_t length = equals != NULL ? (size_t)(equals - name) : strlen(name);
     const option *opt = find_option(cmd, name, length);
-    if (opt == NULL) {
-        fprintf(stderr, "minim: unknown option \"%.*s\" ('minim %s --help' lists the options)\n",
-                (int)length + 2, argument, cmd->name);
-        return EXIT_USAGE;
-    }
+    if (opt == NULL)
+        return cli_say(EXIT_USAGE, "unknown option \"%.*s\" ('minim %s --help' lists the options)",
+                       (int)(length < 200 ? length : 200) + 2, argument, cmd->name);
     if (opt->kind == FLAG && equals != NULL)
         return usage(cmd, opt->name, "takes no value, got", equals + 1);
     const char *value = equals != NULL ? equals + 1 : opt->kind == FLAG ? "" : next;
-    if (value == NULL)
+    /* "--log --quiet" has forgotten the file's name; "--log=--quiet" says that it is one. */
+    if (value == NULL || (value == next && strncmp(value, "--", 2) == 0))
         return usage(cmd, opt->name, "needs a value", NULL);
     *used_next = opt->kind != FLAG && equals == NULL;
     const char *fault = store(opt, value, set);

@@ -1,22 +1,46 @@
 /* JSON values, and what the user sees of a run on standard error. */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 #include "cli.h"
 
 #include <math.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
+
+/* Length of the UTF-8 sequence at text; 0 if it is not one. */
+static int utf8_length(const unsigned char *text)
+{
+    if (text[0] < 0x80)
+        return 1;
+    int length = text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3 : 4;
+    uint32_t code = text[0] & (0xffu >> (length + 1));
+    if (text[0] < 0xc2 || text[0] > 0xf4)
+        return 0;
+    for (int i = 1; i < length; i++) {
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (text[i] & 0x3fu);
+    }
+    bool overlong = code < (length == 2 ? 0x80u : length == 3 ? 0x800u : 0x10000u);
+    bool surrogate = code >= 0xd800 && code < 0xe000;
+    return overlong || surrogate || code > 0x10ffff ? 0 : length;
+}
 
 void cli_json_string(FILE *out, const char *text)
 {
     putc('"', out);
-    for (const unsigned char *p = (const unsigned char *)text; *p != '\0'; p++) {
+    for (const unsigned char *p = (const unsigned char *)text; *p != '\0';) {
+        int length = utf8_length(p);
         if (*p == '"' || *p == '\\')
             fprintf(out, "\\%c", *p);
         else if (*p < 0x20)
             fprintf(out, "\\u%04x", *p);
+        else if (length == 0)
+            fputs("\\ufffd", out);
         else
-            putc(*p, out);
+            fwrite(p, 1, (size_t)length, out);
+        p += length > 0 ? length : 1;
     }
     putc('"', out);
 }
@@ -24,11 +48,19 @@ void cli_json_string(FILE *out, const char *text)
 void cli_json_number(FILE *out, double value)
 {
     if (isnan(value))
-        fputs("null", out);
+        fputs("\"nan\"", out);
     else if (isinf(value))
         fputs(value > 0.0 ? "\"inf\"" : "\"-inf\"", out);
     else
-        fprintf(out, "%.9g", value);
+        fprintf(out, "%.15g", value);
+}
+
+void cli_json_measured(FILE *out, double value)
+{
+    if (isnan(value))
+        fputs("null", out);
+    else
+        cli_json_number(out, value);
 }
 
 static double now(void)
@@ -57,6 +89,15 @@ static const char *clock_text(double seconds, char *buffer, size_t size)
     return buffer;
 }
 
+/* Asked for every time: windows change their size. */
+static int terminal_columns(void)
+{
+    struct winsize size;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 2)
+        return 80;
+    return size.ws_col;
+}
+
 void cli_progress_step(progress_line *line, const mn_progress *p)
 {
     line->epochs = p->epochs;
@@ -65,15 +106,21 @@ void cli_progress_step(progress_line *line, const mn_progress *p)
     double time = now();
     if (line->open && time - line->last_draw < 0.1)
         return;
-    char left[32], scale[32] = "";
+    char left[32], scale[32] = "", speed[32] = "", text[256];
     if (p->last.scale != 1.0)
         snprintf(scale, sizeof scale, "  scale %g", p->last.scale);
-    fprintf(stderr,
-            "\r\033[K%sepoch %lld/%lld  step %lld/%lld  loss %.4f  accuracy %.1f%%  %.0f images/s"
-            "%s  skipped %lld  %s left",
-            line->prefix, (long long)p->last.epoch, (long long)p->epochs, (long long)p->steps,
-            (long long)p->total_steps, p->loss, 100.0 * p->accuracy, p->images_per_s, scale,
-            (long long)p->skipped_steps, clock_text(p->seconds_left, left, sizeof left));
+    if (!isnan(p->images_per_s))
+        snprintf(speed, sizeof speed, "  %.0f images/s", p->images_per_s);
+    /* Losses are positive, or NaN, whose sign says nothing. */
+    snprintf(
+        text, sizeof text,
+        "%sepoch %lld/%lld  step %lld/%lld  loss %.4f  accuracy %.1f%%%s%s  skipped %lld  %s left",
+        line->prefix, (long long)p->last.epoch, (long long)p->epochs, (long long)p->steps,
+        (long long)p->total_steps, fabs(p->loss), 100.0 * p->accuracy, speed, scale,
+        (long long)p->skipped_steps, clock_text(p->seconds_left, left, sizeof left));
+    /* A line that wraps could not be redrawn; the last column is left free, where some terminals
+     * wrap already. */
+    fprintf(stderr, "\r\033[K%.*s", terminal_columns() - 1, text);
     fflush(stderr);
     line->open = true;
     line->last_draw = time;
@@ -94,7 +141,7 @@ void cli_progress_epoch(progress_line *line, const mn_epoch_result *r)
     fprintf(stderr, "%sepoch %lld", line->prefix, (long long)r->epoch);
     if (line->epochs > 0)
         fprintf(stderr, "/%lld", (long long)line->epochs);
-    fprintf(stderr, "  train loss %.4f", r->train_loss);
+    fprintf(stderr, "  train loss %.4f", fabs(r->train_loss));
     if (!isnan(r->validation_accuracy))
         fprintf(stderr, "  validation accuracy %.2f%%", 100.0 * r->validation_accuracy);
     if (!isnan(r->test_accuracy))
@@ -111,7 +158,7 @@ void cli_progress_epoch(progress_line *line, const mn_epoch_result *r)
 void cli_progress_note(progress_line *line, const char *text)
 {
     close_line(line);
-    fprintf(stderr, "minim: note: %s\n", text);
+    cli_say(EXIT_OK, "note: %s", text);
 }
 
 void cli_progress_end(progress_line *line)

@@ -2,12 +2,16 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 typedef struct session {
     progress_line line;
     FILE *log;
-    int log_error; /* errno of the first failed write, 0: none */
+    bool clear_log; /* of a run that is not resumed, at the first line */
+    int log_error;  /* errno of the first failed write, 0: none */
 } session;
 
 static void on_log(void *user, const char *json_line)
@@ -16,6 +20,10 @@ static void on_log(void *user, const char *json_line)
     if (s->log == NULL || s->log_error != 0)
         return;
     errno = 0;
+    /* Not before: a run that does not even begin leaves the old log as it is. */
+    if (s->clear_log && ftruncate(fileno(s->log), 0) != 0 && errno != EINVAL)
+        s->log_error = errno;
+    s->clear_log = false;
     if (fprintf(s->log, "%s\n", json_line) < 0 || fflush(s->log) != 0)
         s->log_error = errno != 0 ? errno : EIO;
 }
@@ -40,6 +48,34 @@ static bool on_cancel(void *user)
     return cli_interrupted() || ((session *)user)->log_error != 0;
 }
 
+/* A loss is null only where its part was not evaluated, which the accuracy tells. */
+static void print_json_epoch(const mn_epoch_result *last)
+{
+    bool validated = !isnan(last->validation_accuracy), tested = !isnan(last->test_accuracy);
+    const struct {
+        const char *name;
+        double value;
+        bool measured;
+    } fields[] = {{"train_loss", last->train_loss, true},
+                  {"validation_loss", last->validation_loss, validated},
+                  {"validation_accuracy", last->validation_accuracy, validated},
+                  {"test_loss", last->test_loss, tested},
+                  {"test_accuracy", last->test_accuracy, tested},
+                  {"images_per_s", last->images_per_s, !isnan(last->images_per_s)},
+                  {"skipped_steps", (double)last->skipped_steps, true},
+                  {"nonfinite", (double)last->nonfinite, true},
+                  {"scale", last->scale, true},
+                  {"peak_tensor_bytes", (double)last->peak_tensor_bytes, true},
+                  {"peak_rss_bytes", (double)last->peak_rss_bytes, true}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        printf(",\"%s\":", fields[i].name);
+        if (fields[i].measured)
+            cli_json_number(stdout, fields[i].value);
+        else
+            fputs("null", stdout);
+    }
+}
+
 static void print_json(const settings *set, const mn_train_result *r)
 {
     const mn_epoch_result *last = r->epoch_count > 0 ? &r->epochs[r->epoch_count - 1] : NULL;
@@ -47,31 +83,15 @@ static void print_json(const settings *set, const mn_train_result *r)
     cli_json_string(stdout, r->model);
     printf(",\"data\":");
     cli_json_string(stdout, r->data);
-    printf(",\"amp\":\"%s\",\"parameters\":%lld,\"epochs\":%lld,\"steps\":%lld,\"seconds\":",
-           cli_amp_name(set->train.amp), (long long)r->parameters,
-           (long long)(last != NULL ? last->epoch : 0), (long long)r->total_steps);
+    printf(",\"amp\":\"%s\",\"parameters\":%lld,\"epochs\":", cli_amp_name(set->train.amp),
+           (long long)r->parameters);
+    /* A process that has ended no epoch does not know how many the run has had. */
+    cli_json_measured(stdout, last != NULL ? (double)last->epoch : (double)NAN);
+    printf(",\"steps\":%lld,\"seconds\":", (long long)r->total_steps);
     cli_json_number(stdout, r->seconds);
     printf(",\"cancelled\":%s", r->cancelled ? "true" : "false");
-    if (last != NULL) {
-        const struct {
-            const char *name;
-            double value;
-        } fields[] = {{"train_loss", last->train_loss},
-                      {"validation_loss", last->validation_loss},
-                      {"validation_accuracy", last->validation_accuracy},
-                      {"test_loss", last->test_loss},
-                      {"test_accuracy", last->test_accuracy},
-                      {"images_per_s", last->images_per_s},
-                      {"skipped_steps", (double)last->skipped_steps},
-                      {"nonfinite", (double)last->nonfinite},
-                      {"scale", last->scale},
-                      {"peak_tensor_bytes", (double)last->peak_tensor_bytes},
-                      {"peak_rss_bytes", (double)last->peak_rss_bytes}};
-        for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-            printf(",\"%s\":", fields[i].name);
-            cli_json_number(stdout, fields[i].value);
-        }
-    }
+    if (last != NULL)
+        print_json_epoch(last);
     printf("}\n");
 }
 
@@ -83,7 +103,7 @@ static void print_text(const settings *set, const mn_train_result *r)
            (long long)r->total_steps, r->seconds);
     if (last != NULL)
         printf(", test accuracy %.2f%%, test loss %.4f", 100.0 * last->test_accuracy,
-               last->test_loss);
+               fabs(last->test_loss));
     printf("\n");
     if (set->train.checkpoint != NULL)
         printf("checkpoint: %s\n", set->train.checkpoint);
@@ -101,15 +121,34 @@ static int finish_log(const settings *set, session *s, int status)
     return s->log_error != 0 ? cli_fail(set->log, strerror(s->log_error)) : status;
 }
 
+static bool is_file(const struct stat *file, const char *path)
+{
+    struct stat other;
+    return path != NULL && stat(path, &other) == 0 && other.st_dev == file->st_dev &&
+           other.st_ino == file->st_ino;
+}
+
+static int open_log(settings *set, session *s)
+{
+    struct stat status;
+    s->log = fopen(set->log, "a");
+    if (s->log == NULL)
+        return cli_fail(set->log, strerror(errno));
+    set->train.log = on_log;
+    s->clear_log = set->train.resume == NULL;
+    bool clash = fstat(fileno(s->log), &status) == 0 && S_ISREG(status.st_mode) &&
+                 (is_file(&status, set->train.checkpoint) || is_file(&status, set->train.resume));
+    if (!clash)
+        return EXIT_OK;
+    fclose(s->log);
+    return cli_fail(set->log, "--log and the checkpoint are one file; give the log another name");
+}
+
 int cli_train(settings *set)
 {
     session s = {.line = cli_progress_begin(set)};
-    if (set->log != NULL) {
-        s.log = fopen(set->log, set->train.resume != NULL ? "a" : "w");
-        if (s.log == NULL)
-            return cli_fail(set->log, strerror(errno));
-        set->train.log = on_log;
-    }
+    if (set->log != NULL && open_log(set, &s) != EXIT_OK)
+        return EXIT_FAILED;
     set->train.user = &s;
     set->train.progress = on_progress;
     set->train.epoch = on_epoch;
@@ -133,10 +172,8 @@ int cli_train(settings *set)
 int cli_eval(settings *set)
 {
     mn_eval_options options = mn_eval_options_default();
-    if (set->train.checkpoint == NULL) {
-        fprintf(stderr, "minim: --checkpoint: eval needs one ('minim eval --help')\n");
-        return EXIT_USAGE;
-    }
+    if (set->train.checkpoint == NULL)
+        return cli_say(EXIT_USAGE, "--checkpoint: eval needs one ('minim eval --help')");
     options.checkpoint = set->train.checkpoint;
     options.data = set->data_given ? set->train.data : NULL;
     options.amp = set->train.amp;
@@ -153,12 +190,12 @@ int cli_eval(settings *set)
                cli_amp_name(options.amp), (long long)metrics.count, (long long)metrics.correct);
         cli_json_number(stdout, metrics.loss);
         printf(",\"accuracy\":");
-        cli_json_number(stdout, metrics.accuracy);
+        cli_json_measured(stdout, metrics.accuracy);
         printf("}\n");
     } else {
         printf("%s, amp %s: accuracy %.2f%% (%lld of %lld), loss %.4f\n", model,
                cli_amp_name(options.amp), 100.0 * metrics.accuracy, (long long)metrics.correct,
-               (long long)metrics.count, metrics.loss);
+               (long long)metrics.count, fabs(metrics.loss));
     }
     return EXIT_OK;
 }

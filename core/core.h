@@ -78,6 +78,7 @@ typedef struct mn_leaf {
     mn_tensor *grad; /* kept over zero_grad for its memory; meaningless while state is NONE */
     mn_grad_state state;
     bool consumed;       /* a finished step has used the gradient */
+    uint64_t scaling;    /* SCALED: the context's scaling when it was */
     mn_shadow shadow[2]; /* f16, bf16 */
 } mn_leaf;
 
@@ -122,6 +123,8 @@ void *mn_tensor_address(const mn_tensor *tensor);
 mn_view mn_tensor_as_view(const mn_tensor *tensor); /* NULL gives an absent view */
 /* Makes the leaf part if it is not there; NULL records an error. */
 mn_leaf *mn_tensor_leaf(mn_tensor *tensor);
+/* Gives the tensor, which becomes a leaf, a copy of the name. */
+mn_status mn_parameter_rename(mn_tensor *tensor, const char *name);
 /* "[2,3] f32" into buffer; returns buffer. */
 const char *mn_tensor_describe(const mn_view *view, char *buffer, size_t size);
 /* MN_OK if the value fits the dtype: finite ones stay finite, integers are whole and in range. */
@@ -170,7 +173,11 @@ struct mn_context {
     mn_cast_hook cast_hook;
     bool closed;
     bool in_backward;
+    bool rehearsing; /* dispatch does all but the work: what can run out of memory does so now */
     int no_grad_depth;
+    uint64_t errors_cleared;
+    /* Which scaler at which of its scales multiplies what backward gives now; 0: not known. */
+    uint64_t scaling, last_scaling;
     /* Set by autograd. Must not need the slot's state, which may be gone by then. */
     void (*release_node)(mn_context *context, struct mn_node *node);
     char cpu_name[64];

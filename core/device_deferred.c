@@ -192,6 +192,27 @@ static mn_status reserve(deferred_device *device, size_t more)
     return MN_OK;
 }
 
+/* Runs all queued work, then copies (bytes 0: nothing) to the host, and closes the memory again. */
+static mn_status run_and_copy(deferred_device *device, void *host, const void *src, size_t bytes)
+{
+    device->base.synchronizations++;
+    mn_status status = protect(device, PROT_READ | PROT_WRITE);
+    unsigned mode = mn_fp_enter();
+    for (size_t at = 0; status == MN_OK && at < device->queued;) {
+        entry next;
+        memcpy(&next, device->queue + at, sizeof next);
+        next.work(device->queue + at + ALIGNMENT);
+        at += next.bytes;
+    }
+    mn_fp_restore(mode);
+    if (status == MN_OK && bytes > 0)
+        memcpy(host, src, bytes);
+    device->queued = 0;
+    sweep(device);
+    mn_status closed = protect(device, PROT_NONE);
+    return status != MN_OK ? status : closed;
+}
+
 /* Queues work with a record of the given size; *record is where to write it. */
 static mn_status append(deferred_device *device, void (*work)(const void *record), size_t bytes,
                         void **record)
@@ -200,7 +221,11 @@ static mn_status append(deferred_device *device, void (*work)(const void *record
     if (!mn_size_add(bytes, 2 * ALIGNMENT - 1, &padded))
         return MN_ERR_MEMORY;
     padded = padded / ALIGNMENT * ALIGNMENT;
-    MN_TRY(reserve(device, padded));
+    if (reserve(device, padded) != MN_OK) {
+        /* No memory for a longer queue: what is queued runs now and makes room. */
+        MN_TRY(run_and_copy(device, NULL, NULL, 0));
+        MN_TRY(reserve(device, padded));
+    }
     unsigned char *at = device->queue + device->queued;
     memcpy(at, &(entry){work, padded}, sizeof(entry));
     *record = at + ALIGNMENT;
@@ -234,27 +259,6 @@ static mn_status deferred_upload(mn_device *base, void *dst, const void *host, s
     *copy = (copy_record){dst, bytes};
     memcpy(copy + 1, host, bytes);
     return MN_OK;
-}
-
-/* Runs all queued work, then copies (bytes 0: nothing) to the host, and closes the memory again. */
-static mn_status run_and_copy(deferred_device *device, void *host, const void *src, size_t bytes)
-{
-    device->base.synchronizations++;
-    mn_status status = protect(device, PROT_READ | PROT_WRITE);
-    unsigned mode = mn_fp_enter();
-    for (size_t at = 0; status == MN_OK && at < device->queued;) {
-        entry next;
-        memcpy(&next, device->queue + at, sizeof next);
-        next.work(device->queue + at + ALIGNMENT);
-        at += next.bytes;
-    }
-    mn_fp_restore(mode);
-    if (status == MN_OK && bytes > 0)
-        memcpy(host, src, bytes);
-    device->queued = 0;
-    sweep(device);
-    mn_status closed = protect(device, PROT_NONE);
-    return status != MN_OK ? status : closed;
 }
 
 static mn_status deferred_download(mn_device *base, void *host, const void *src, size_t bytes)

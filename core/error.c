@@ -101,8 +101,9 @@ const char *mn_error_message(const mn_context *context)
 
 void mn_error_clear(mn_context *context)
 {
-    if (!context || context->closed)
+    if (!context || context->closed || context->error.status == MN_OK)
         return;
+    context->errors_cleared++;
     context->error.status = MN_OK;
     context->error.message[0] = '\0';
 }
@@ -130,6 +131,8 @@ mn_status mn_infer_error(mn_infer *infer, mn_status status, const char *format, 
     char text[480];
     char inputs[480];
     va_list arguments;
+    if (!infer)
+        return status;
     va_start(arguments, format);
     if (vsnprintf(text, sizeof text, format, arguments) < 0)
         text[0] = '\0';

@@ -162,6 +162,16 @@ typedef struct output {
     int file;
 } output;
 
+/* The file takes the place of what is there, which must not be a device (/dev/null!) or a pipe. */
+static mn_status check_replaceable(const output *out)
+{
+    struct stat there;
+    if (stat(out->path, &there) != 0 || S_ISREG(there.st_mode))
+        return MN_OK;
+    return mn_fail(out->context, MN_ERR_IO, "%.300s: cannot replace %s", out->path,
+                   S_ISDIR(there.st_mode) ? "a folder" : "a device or pipe");
+}
+
 /* Creates "PATH.tmp.PID", or with one more number if that is there. */
 static mn_status open_temporary(output *out)
 {
@@ -245,7 +255,9 @@ static mn_status write_file(mn_context *context, const mn_state_dict *dict, cons
     out.temporary = mn_host_alloc(context, out.temporary_bytes);
     if (!out.temporary)
         return mn_error_status(context);
-    mn_status status = open_temporary(&out);
+    mn_status status = check_replaceable(&out);
+    if (status == MN_OK)
+        status = open_temporary(&out);
     if (status == MN_OK) {
         status = write_temporary(&out, dict, header);
         if (out.file >= 0)

@@ -15,27 +15,20 @@ static void file_shape(const mn_tensor *tensor, mn_layout layout, int64_t shape[
     }
 }
 
-/* Per filter, turns [rows, columns] into [columns, rows]: memory order has rows = R*S, columns = C,
- * file order the other way round. */
-static void transpose(int64_t filters, size_t rows, size_t columns, size_t size,
-                      const unsigned char *src, unsigned char *dst)
-{
-    for (int64_t k = 0; k < filters; k++) {
-        for (size_t i = 0; i < rows; i++) {
-            for (size_t j = 0; j < columns; j++)
-                memcpy(dst + (j * rows + i) * size, src + (i * columns + j) * size, size);
-        }
-        src += rows * columns * size;
-        dst += rows * columns * size;
-    }
-}
-
-static void reorder(const mn_tensor *tensor, bool to_file, const void *src, void *dst)
+/* Elements from (in the order that they get) to (its end) of a filter, in file order or back. Per
+ * filter, [rows, columns] becomes [columns, rows]: memory order has rows = R*S, columns = C, file
+ * order the other way round. */
+static void reorder(const mn_tensor *tensor, bool to_file, const unsigned char *src,
+                    unsigned char *dst, size_t from, size_t end)
 {
     size_t area = (size_t)(tensor->shape[1] * tensor->shape[2]);
-    size_t channels = (size_t)tensor->shape[3];
-    transpose(tensor->shape[0], to_file ? area : channels, to_file ? channels : area,
-              mn_dtype_size(tensor->dtype), src, dst);
+    size_t channels = (size_t)tensor->shape[3], each = area * channels;
+    size_t rows = to_file ? area : channels, columns = to_file ? channels : area;
+    size_t size = mn_dtype_size(tensor->dtype);
+    for (size_t i = from; i < end; i++, dst += size) {
+        size_t at = i % each;
+        memcpy(dst, src + (i - at + at % rows * columns + at / rows) * size, size);
+    }
 }
 
 static mn_status check_arguments(const mn_state_dict *dict, const char *name,
@@ -66,24 +59,25 @@ static mn_status read_ordered(const mn_tensor *tensor, mn_layout layout, void *d
         return mn_error_status(context);
     mn_status status = mn_tensor_read(tensor, raw, bytes);
     if (status == MN_OK)
-        reorder(tensor, true, raw, data);
+        reorder(tensor, true, raw, data, 0, (size_t)tensor->numel);
     mn_host_free(context, raw, bytes);
     return status;
 }
 
+/* Piece by piece: it allocates nothing, so a load that was checked does not fail half-way. */
 static mn_status write_ordered(mn_tensor *tensor, mn_layout layout, const void *data)
 {
-    mn_context *context = tensor->context;
-    size_t bytes = mn_tensor_bytes(tensor);
-    if (layout != MN_LAYOUT_FILTER || bytes == 0)
-        return mn_tensor_write(tensor, data, bytes);
-    void *raw = mn_host_alloc(context, bytes);
-    if (!raw)
-        return mn_error_status(context);
-    reorder(tensor, false, data, raw);
-    mn_status status = mn_tensor_write(tensor, raw, bytes);
-    mn_host_free(context, raw, bytes);
-    return status;
+    unsigned char piece[8192];
+    size_t size = mn_dtype_size(tensor->dtype), numel = (size_t)tensor->numel;
+    if (layout != MN_LAYOUT_FILTER || numel == 0)
+        return mn_tensor_write(tensor, data, mn_tensor_bytes(tensor));
+    char *to = mn_tensor_address(tensor);
+    for (size_t from = 0, end; from < numel; from = end) {
+        end = from + sizeof piece / size < numel ? from + sizeof piece / size : numel;
+        reorder(tensor, false, data, piece, from, end);
+        MN_TRY(mn_upload(tensor->context, to + from * size, piece, (end - from) * size));
+    }
+    return mn_tensor_mark_dirty(tensor);
 }
 
 mn_status mn_state_dict_put_tensor(mn_state_dict *dict, const char *name, const mn_tensor *tensor,

@@ -168,8 +168,7 @@ static mn_status check_parameter(mn_context *context, const char *name, mn_dtype
     return MN_OK;
 }
 
-/* The parts of a parameter that a plain tensor does not have. */
-static mn_status make_parameter(mn_tensor *tensor, const char *name, mn_layout layout)
+mn_status mn_parameter_rename(mn_tensor *tensor, const char *name)
 {
     mn_leaf *leaf = mn_tensor_leaf(tensor);
     char *copy = leaf ? mn_host_strdup(tensor->context, name) : NULL;
@@ -177,6 +176,13 @@ static mn_status make_parameter(mn_tensor *tensor, const char *name, mn_layout l
         return tensor->context->error.status;
     mn_host_strfree(tensor->context, leaf->name);
     leaf->name = copy;
+    return MN_OK;
+}
+
+/* The parts of a parameter that a plain tensor does not have. */
+static mn_status make_parameter(mn_tensor *tensor, const char *name, mn_layout layout)
+{
+    MN_TRY(mn_parameter_rename(tensor, name));
     tensor->layout = layout;
     tensor->requires_grad = true;
     return upload_zeros(tensor);

@@ -105,7 +105,6 @@ static mn_status read_spec(mn_dataset *dataset, const char *spec, bool train, mn
         return read_mnist(dataset, rest, train, error);
     }
     if ((rest = after_name(spec, "synthetic")) != NULL) {
-        info->name = "synthetic";
         return mn_data_synthesize(dataset, rest, train, error);
     }
     return mn_data_fail(error, MN_ERR_ARGUMENT,

@@ -21,6 +21,7 @@ struct mn_dataset {
     mn_data_buffer images; /* u8 [count,h,w,c] */
     mn_data_buffer labels; /* i64 [count] */
     size_t image_bytes;    /* of one image */
+    char name[64];         /* info.name, where it is made of numbers */
 };
 
 /* Fills *error (may be NULL) with one line of text and returns `status`. */

@@ -117,9 +117,10 @@ static mn_status choose_part(mn_loader *loader, mn_error *error)
     mn_data_buffer scratch;
     loader->count = options->held_out ? held : count - held;
     if (loader->count == 0)
-        return mn_data_fail(error, MN_ERR_ARGUMENT,
-                            "loader: validation %g of %lld images holds out none",
-                            options->validation, (long long)count);
+        return mn_data_fail(
+            error, MN_ERR_ARGUMENT,
+            "loader: validation %g of %lld images holds out none (want more images, or 0)",
+            options->validation, (long long)count);
     uint64_t room = (uint64_t)loader->count;
     mn_status status =
         mn_data_alloc(&loader->allocator, &loader->part, room, sizeof(int64_t), error);

@@ -4,6 +4,8 @@
 #include "datasets/internal.h"
 #include "core/philox.h"
 
+#include <stdio.h>
+
 #define SIDE_MAX     4096
 #define CHANNELS_MAX 64
 #define CLASSES_MAX  65536
@@ -31,16 +33,18 @@ static int64_t read_number(const char **text, int64_t largest)
     return value;
 }
 
-static mn_status parse(mn_dataset_info *info, const char *text, bool train)
+static mn_status parse(mn_dataset *dataset, const char *text, bool train)
 {
+    mn_dataset_info *info = &dataset->info;
     static const int64_t largest[] = {SIDE_MAX, SIDE_MAX, CHANNELS_MAX, CLASSES_MAX, COUNT_MAX};
     static const char separators[] = "xx::";
     int64_t values[5] = {0, 0, 0, 0, train ? COUNT_TRAIN : COUNT_TEST};
+    bool counted = true;
     for (int i = 0; i < 5; i++) {
         if ((values[i] = read_number(&text, largest[i])) < 0)
             return MN_ERR_ARGUMENT;
         if (i == 3 && *text == '\0') {
-            values[4] = train ? COUNT_TRAIN : COUNT_TEST;
+            counted = false;
             break;
         }
         if (*text++ != separators[i])
@@ -51,6 +55,12 @@ static mn_status parse(mn_dataset_info *info, const char *text, bool train)
     info->channels = values[2];
     info->classes = (int)values[3];
     info->count = values[4];
+    char count[16] = "";
+    if (counted)
+        snprintf(count, sizeof count, ":%d", (int)values[4]);
+    snprintf(dataset->name, sizeof dataset->name, "synthetic:%dx%dx%d:%d%s", (int)values[0],
+             (int)values[1], (int)values[2], (int)values[3], count);
+    info->name = dataset->name;
     return MN_OK;
 }
 
@@ -129,7 +139,7 @@ mn_status mn_data_synthesize(mn_dataset *dataset, const char *parameters, bool t
                              mn_error *error)
 {
     mn_dataset_info *info = &dataset->info;
-    if (parse(info, parameters, train) != MN_OK)
+    if (parse(dataset, parameters, train) != MN_OK)
         return mn_data_fail(error, MN_ERR_ARGUMENT,
                             "synthetic:%s: want synthetic:HxWxC:CLASSES[:COUNT] with numbers from "
                             "1, sides up to %d, channels to %d, classes to %d, images to %d",

@@ -468,7 +468,8 @@ typedef enum mn_step_outcome { MN_STEP_APPLIED = 0, MN_STEP_SKIPPED = 1 } mn_ste
 /* Applies the gradients of all parameters that have one (MN_ERR_NO_GRADIENT if none has;
  * MN_ERR_STATE if they are still scaled). Without a scaler a step is always applied. */
 MN_API mn_status mn_optimizer_step(mn_optimizer *optimizer);
-/* Forgets all gradients. */
+/* Forgets all gradients. After an error was cleared, this is what to go on from: a step that was
+ * begun and not finished is forgotten as well. */
 MN_API mn_status mn_optimizer_zero_grad(mn_optimizer *optimizer);
 /* Scales all gradients by min(1, max_norm / (norm + 1e-6)), norm the 2-norm over all of them
  * (Pascanu et al. 2013, arXiv 1211.5063). max_norm INFINITY measures only. Gradients that are still
@@ -519,8 +520,8 @@ MN_API mn_grad_scaler *mn_grad_scaler_create(mn_context *context,
 MN_API void mn_grad_scaler_free(mn_grad_scaler *scaler);
 /* loss * scale * weight in f32, recorded. */
 MN_API mn_tensor *mn_grad_scaler_scale(mn_grad_scaler *scaler, mn_tensor *loss, double weight);
-/* Backward of that; marks the gradients as scaled. Meeting plain or unscaled gradients, or ones
- * left over from a finished step, is MN_ERR_STATE. */
+/* Backward of that; marks the gradients as scaled. Meeting plain or unscaled gradients, ones
+ * of another scale, or ones left over from a finished step, is MN_ERR_STATE. */
 MN_API mn_status mn_grad_scaler_backward(mn_grad_scaler *scaler, mn_tensor *loss, double weight);
 /* Divides the scale out of the optimizer's gradients, checking them before and after. Once per
  * step. Optional: mn_grad_scaler_step does it if needed. */
@@ -619,7 +620,8 @@ MN_API mn_module *mn_global_avg_pool2d_layer(mn_context *context);
 /* [N,H,W,C] -> [N, C*H*W] in C,H,W order, so that weights mean the same as PyTorch's. */
 MN_API mn_module *mn_flatten_layer(mn_context *context);
 /* An empty chain; mn_sequential_add appends a child under a name and takes it over (also when it
- * fails: the child is then freed). A NULL child is the error already pending. */
+ * fails: the child is then freed, unless a chain owns it). A NULL child is the error already
+ * pending. */
 MN_API mn_module *mn_sequential(mn_context *context);
 MN_API mn_status mn_sequential_add(mn_module *sequential, const char *name, mn_module *child);
 MN_API void mn_module_free(mn_module *module);
@@ -674,7 +676,7 @@ MN_API void mn_dataset_free(mn_dataset *dataset);
 typedef struct mn_dataset_info {
     int64_t count, height, width, channels;
     int classes;
-    const char *name;               /* "fashion-mnist", ... */
+    const char *name;               /* as it was opened, but without a path; or "memory" */
     const char *const *class_names; /* `classes` names, or NULL */
     uint64_t fingerprint;           /* of images and labels */
 } mn_dataset_info;
@@ -782,7 +784,7 @@ typedef struct mn_epoch_result {
     double validation_loss, validation_accuracy, validation_accuracy_fp32;
     double test_loss, test_accuracy, test_accuracy_fp32;
     double images_per_s, data_wait_fraction, seconds;
-    int64_t skipped_steps, nonfinite;
+    int64_t skipped_steps, nonfinite; /* of the run so far, not of this epoch */
     double scale;
     uint64_t peak_tensor_bytes, peak_rss_bytes;
 } mn_epoch_result;
@@ -842,6 +844,9 @@ typedef struct mn_train_result {
     int64_t total_steps; /* in all, also before a resume */
     double seconds;
     bool cancelled; /* stopped by `cancel` */
+    /* Rows of mn_compare: the step at which gradients overflowed at the smallest loss scale, where
+     * the run ended; 0: it did not. mn_train fails with MN_ERR_COLLAPSED instead. */
+    int64_t collapsed_step;
 } mn_train_result;
 /* Trains. Returns NULL and fills *error on failure; free the result with mn_train_result_free.
  * Writes nothing but the checkpoint. */
@@ -887,7 +892,8 @@ typedef struct mn_compare_deviation {
     const char *precision;
     double accuracy_delta_pp_mean, accuracy_delta_pp_sd; /* to the reference, paired by seed */
     double interval_low_pp, interval_high_pp;            /* 90 percent, Student t; NaN for n < 2 */
-    int n;
+    int n;         /* pairs of runs that came to their end; 0: the numbers are NaN */
+    int collapsed; /* runs that collapsed; with one of them no verdict is given */
     double max_loss_delta, throughput_ratio, memory_ratio;
     const char *verdict; /* static storage */
 } mn_compare_deviation;

@@ -1,16 +1,6 @@
 /* The layers: each owns its parameters and calls one op. */
 #include "models/module.h"
 
-#include <string.h>
-
-/* Copies the caller's options over the defaults; a struct of an older version is shorter. */
-static void take_options(void *to, const void *from, size_t known)
-{
-    size_t given;
-    memcpy(&given, from, sizeof given);
-    memcpy(to, from, given < known ? given : known);
-}
-
 static mn_module *refuse(mn_context *context, const char *text)
 {
     if (context != NULL)
@@ -49,8 +39,9 @@ static const mn_module_class conv2d_class = {"convolution", conv2d_forward};
 mn_module *mn_conv2d_layer(mn_context *context, const mn_conv2d_layer_options *options)
 {
     mn_conv2d_layer_options o = mn_conv2d_layer_options_default();
-    if (options != NULL)
-        take_options(&o, options, sizeof o);
+    if (!mn_ok(context) ||
+        mn_options_copy(&context->error, "mn_conv2d_layer", &o, sizeof o, options) != MN_OK)
+        return NULL;
     if (o.in_channels < 1 || o.out_channels < 1 || o.groups < 1 || o.in_channels % o.groups != 0 ||
         o.out_channels % o.groups != 0)
         return refuse(context, "convolution layer: channels must be at least 1 and multiples of "
@@ -68,7 +59,7 @@ mn_module *mn_conv2d_layer(mn_context *context, const mn_conv2d_layer_options *o
     }
     module->options.conv.groups = o.groups;
     int64_t per_group = o.in_channels / o.groups;
-    int64_t fan_in = per_group * o.kernel[0] * o.kernel[1];
+    double fan_in = (double)per_group * o.kernel[0] * o.kernel[1];
     mn_module_add_slot(module,
                        &(mn_slot_spec){"weight",
                                        false,
@@ -213,12 +204,13 @@ mn_module *mn_relu_layer(mn_context *context)
 
 mn_module *mn_max_pool2d_layer(mn_context *context, const mn_pool2d_options *options)
 {
-    mn_module *module = mn_module_new(context, &max_pool2d_class);
-    if (module == NULL)
+    mn_pool2d_options known = mn_pool2d_options_default();
+    if (!mn_ok(context) ||
+        mn_options_copy(&context->error, "mn_pool2d", &known, sizeof known, options) != MN_OK)
         return NULL;
-    module->options.pool = mn_pool2d_options_default();
-    if (options != NULL)
-        take_options(&module->options.pool, options, sizeof *options);
+    mn_module *module = mn_module_new(context, &max_pool2d_class);
+    if (module != NULL)
+        module->options.pool = known;
     return module;
 }
 

@@ -77,7 +77,7 @@ static void draw(mn_context *context, const mn_slot_spec *spec, const char *name
                  double *values)
 {
     mn_stream stream = mn_stream_open(context->seed, MN_STREAM_PARAMETER, name, 0);
-    double bound = 1.0 / sqrt((double)(spec->fan_in > 0 ? spec->fan_in : 1));
+    double bound = 1.0 / sqrt(spec->fan_in > 0 ? spec->fan_in : 1);
     for (int64_t i = 0; i < count; i++) {
         double unit = spec->init == MN_INIT_UNIFORM ? (double)mn_stream_uniform(&stream) : 0.0;
         values[i] = spec->init == MN_INIT_UNIFORM ? (2.0 * unit - 1.0) * bound
@@ -100,6 +100,8 @@ static mn_status init_slot(mn_module *module, int index, const char *path)
         if (tensor == NULL)
             return mn_error_status(context);
         module->slots[index] = tensor;
+    } else if (!spec->buffer) {
+        MN_TRY(mn_parameter_rename(tensor, name)); /* it may have got a place in a tree since */
     }
     int64_t count = mn_tensor_numel(tensor);
     size_t bytes = (size_t)count * sizeof(double);
@@ -169,10 +171,8 @@ mn_tensor *const *mn_module_parameters(mn_module *module, int *count)
 
 mn_tensor *mn_module_forward(mn_module *module, mn_tensor *x)
 {
-    if (module == NULL || x == NULL || !mn_ok(module->context))
-        return NULL;
-    mn_context *context = module->context;
-    if (mn_tensor_check(context, x, "input") != MN_OK)
+    mn_context *context = module != NULL ? module->context : NULL;
+    if (!mn_ok(context) || mn_tensor_check(context, x, "module_forward: the input") != MN_OK)
         return NULL;
     if (module->slot_count > 0 && module->slots[0] == NULL) {
         mn_fail(context, MN_ERR_STATE,

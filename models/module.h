@@ -16,7 +16,7 @@ typedef struct mn_slot_spec {
     int64_t shape[4];
     mn_layout layout;
     mn_init_kind init;
-    int64_t fan_in;
+    double fan_in;
 } mn_slot_spec;
 
 #define MN_MODULE_SLOTS 5
@@ -34,6 +34,7 @@ typedef struct mn_child {
 struct mn_module {
     mn_context *context;
     const mn_module_class *class;
+    mn_module *parent; /* the chain that owns it; NULL for a root */
     bool training;
     int slot_count;
     mn_slot_spec specs[MN_MODULE_SLOTS];

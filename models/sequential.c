@@ -77,6 +77,15 @@ static mn_status grow(mn_module *sequential)
     return MN_OK;
 }
 
+/* Nobody owns the child, and it is not a chain around the sequential: the tree stays a tree. */
+static bool is_free(const mn_module *sequential, const mn_module *child)
+{
+    const mn_module *root = sequential;
+    while (root != NULL && root->parent != NULL)
+        root = root->parent;
+    return child->parent == NULL && child != root;
+}
+
 static mn_status add_child(mn_module *sequential, const char *name, mn_module *child)
 {
     mn_context *context = sequential->context;
@@ -85,23 +94,26 @@ static mn_status add_child(mn_module *sequential, const char *name, mn_module *c
         return mn_fail(context, MN_ERR_ARGUMENT, "mn_sequential_add: not a sequential module");
     if (child == NULL)
         return mn_fail(context, MN_ERR_ARGUMENT, "mn_sequential_add: layer is NULL");
-    if (child == sequential || child->context != context)
-        return mn_fail(
-            context, MN_ERR_ARGUMENT,
-            "mn_sequential_add: layer belongs to another context, or is the chain itself");
+    if (child->context != context)
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "mn_sequential_add: layer belongs to another context");
+    if (!is_free(sequential, child))
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "mn_sequential_add: layer is in a chain already, or holds this one");
     MN_TRY(check_name(sequential, name));
     MN_TRY(grow(sequential));
     char *copy = mn_host_strdup(context, name);
     if (copy == NULL)
         return mn_error_status(context);
     sequential->children[sequential->child_count++] = (mn_child){copy, child};
+    child->parent = sequential;
     return MN_OK;
 }
 
 mn_status mn_sequential_add(mn_module *sequential, const char *name, mn_module *child)
 {
     mn_status status = sequential != NULL ? add_child(sequential, name, child) : MN_ERR_ARGUMENT;
-    if (status != MN_OK && child != sequential)
+    if (status != MN_OK && child != NULL && is_free(sequential, child))
         mn_module_free(child);
     return status;
 }

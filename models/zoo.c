@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+/* So that no model's number of features overflows. */
+enum { MAX_SIDE = 8192 };
+
 mn_model_options mn_model_options_default(void)
 {
     mn_model_options options = {
@@ -95,16 +98,17 @@ mn_module *mn_model_create(mn_context *context, const char *name, const mn_model
     if (context == NULL || !mn_ok(context))
         return NULL;
     mn_model_options o = mn_model_options_default();
-    if (options != NULL)
-        memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
+    if (mn_options_copy(&context->error, "mn_model", &o, sizeof o, options) != MN_OK)
+        return NULL;
     int index = find_model(context, name);
     if (index < 0)
         return NULL;
-    if (o.channels < 1 || o.classes < 1 || o.height < 1 || o.width < 1) {
+    if (o.channels < 1 || o.classes < 1 || o.height < 1 || o.width < 1 || o.height > MAX_SIDE ||
+        o.width > MAX_SIDE) {
         mn_fail(context, MN_ERR_ARGUMENT,
-                "model %s: image size, channels and classes must be at "
-                "least 1",
-                name);
+                "model %s: image size, channels and classes must be at least 1, and the size at "
+                "most %dx%d",
+                name, (int)MAX_SIDE, (int)MAX_SIDE);
         return NULL;
     }
     mn_module *net = mn_sequential(context);

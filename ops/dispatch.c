@@ -13,9 +13,11 @@ uint64_t mn_widened_calls(const mn_context *context)
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* A descriptor may come from outside. */
-static mn_status check_descriptor(mn_context *context, const mn_op *op)
+mn_status mn_op_check(mn_context *context, const mn_op *op)
 {
+    MN_TRY(mn_error_status(context));
+    if (!op)
+        return mn_fail(context, MN_ERR_ARGUMENT, "the op is NULL");
     if (op->size != sizeof(mn_op) || !op->name || !op->infer)
         return mn_fail(context, MN_ERR_ARGUMENT, "op descriptor: size, name or infer is missing");
     if (op->min_inputs < 0 || op->max_inputs > MN_MAX_INPUTS || op->outputs < 0 ||
@@ -24,6 +26,9 @@ static mn_status check_descriptor(mn_context *context, const mn_op *op)
                        MN_MAX_INPUTS, MN_MAX_OUTPUTS);
     if ((op->flags & MN_OP_VIEW) && (op->outputs != 1 || op->min_inputs < 1 || op->mutates))
         return mn_fail(context, MN_ERR_ARGUMENT, "%s: a view has one output and mutates nothing",
+                       op->name);
+    if (op->differentiable && !op->backward)
+        return mn_fail(context, MN_ERR_ARGUMENT, "%s: differentiable, but without backward",
                        op->name);
     if (op->attribute_bytes > MN_MAX_ATTRIBUTES)
         return mn_fail(context, MN_ERR_ARGUMENT, "%s: %zu bytes of attributes, at most %d",
@@ -208,6 +213,8 @@ static mn_status enqueue(mn_context *context, work_fn work, const mn_call *call,
                          mn_tensor *const *inputs)
 {
     mn_device *device = context->device;
+    if (context->rehearsing)
+        return MN_OK;
     mn_status status = device->enqueue(device, work, call, sizeof *call);
     if (status != MN_OK)
         return mn_fail(context, status, "%s: the device %s refused the work", call->op->name,
@@ -327,12 +334,9 @@ mn_status mn_dispatch(mn_context *context, const mn_op *op, mn_tensor *const *in
                       int input_count, const void *attributes, bool f32_output, mn_tensor **outputs)
 {
     mn_tensor *results[MN_MAX_OUTPUTS] = {NULL};
-    if (!context || !op)
-        return mn_fail(context, MN_ERR_ARGUMENT, "dispatch: the op is NULL");
-    for (int i = 0; i < op->outputs && i < MN_MAX_OUTPUTS; i++)
+    MN_TRY(mn_op_check(context, op));
+    for (int i = 0; i < op->outputs; i++)
         outputs[i] = NULL;
-    MN_TRY(mn_error_status(context));
-    MN_TRY(check_descriptor(context, op));
     MN_TRY(dispatch(context, op, inputs, input_count, attributes, f32_output, results));
     for (int i = 0; i < op->outputs; i++)
         outputs[i] = results[i];

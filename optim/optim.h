@@ -20,7 +20,9 @@ struct mn_optimizer {
     mn_tensor *record;      /* f64 [MN_RECORD_SIZE] */
     mn_sgd_options options;
     mn_optimizer_stage stage;
-    void *stage_owner; /* the scaler that set the stage; NULL while READY */
+    void *stage_owner;     /* the scaler that set the stage; NULL while READY */
+    uint64_t stage_errors; /* the context's errors_cleared when the stage was entered */
+    bool broken_off;       /* after an error zero_grad has taken the gradients of the stage */
     /* The owner's list of optimizers to return to READY; both ends unlink in O(1). */
     mn_optimizer *stage_next, **stage_link;
 };

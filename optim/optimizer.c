@@ -16,21 +16,22 @@ void mn_optimizer_ready(mn_optimizer *optimizer)
     optimizer->stage_next = NULL;
     optimizer->stage_link = NULL;
     optimizer->stage_owner = NULL;
+    optimizer->broken_off = false;
     optimizer->stage = MN_STAGE_READY;
 }
 
 void mn_optimizer_enter(mn_optimizer *optimizer, mn_optimizer_stage stage, void *owner,
                         mn_optimizer **head)
 {
-    if (!optimizer->stage_link) {
-        optimizer->stage_next = *head;
-        optimizer->stage_link = head;
-        if (*head)
-            (*head)->stage_link = &optimizer->stage_next;
-        *head = optimizer;
-    }
+    mn_optimizer_ready(optimizer);
+    optimizer->stage_next = *head;
+    optimizer->stage_link = head;
+    if (*head)
+        (*head)->stage_link = &optimizer->stage_next;
+    *head = optimizer;
     optimizer->stage = stage;
     optimizer->stage_owner = owner;
+    optimizer->stage_errors = optimizer->context->errors_cleared;
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -99,6 +100,10 @@ mn_status mn_optimizer_zero_grad(mn_optimizer *optimizer)
     MN_TRY(mn_optimizer_check(optimizer));
     for (int i = 0; i < optimizer->count; i++)
         MN_TRY(mn_zero_grad(optimizer->parameters[i]));
+    /* Starting again after an error: the scaler then settles what it had begun. */
+    if (optimizer->stage != MN_STAGE_READY &&
+        optimizer->stage_errors != optimizer->context->errors_cleared)
+        optimizer->broken_off = true;
     return MN_OK;
 }
 

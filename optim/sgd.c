@@ -163,7 +163,6 @@ static bool has_gradient(const mn_optimizer *optimizer, int index)
     return mn_grad_state_get(optimizer->parameters[index]) != MN_GRAD_NONE;
 }
 
-/* All that can run out of memory, before the first parameter changes. */
 static mn_status renew_shadows(mn_optimizer *optimizer)
 {
     for (int i = 0; i < optimizer->count; i++) {
@@ -195,10 +194,7 @@ static mn_status step_parameter(mn_optimizer *optimizer, int index)
         inputs[4 + k] = mn_tensor_view(shadow[k].storage, 0, dtypes[k], p->ndim, p->shape);
         count = 5 + k;
     }
-    MN_TRY(mn_dispatch(context, &mn_ops[MN_OP_sgd_step], inputs, count, &attributes, false, NULL));
-    for (int k = 0; k < 2; k++)
-        shadow[k].version = p->storage->version;
-    return MN_OK;
+    return mn_dispatch(context, &mn_ops[MN_OP_sgd_step], inputs, count, &attributes, false, NULL);
 }
 
 mn_schedule_attributes mn_optimizer_schedule(const mn_optimizer *optimizer)
@@ -211,27 +207,49 @@ mn_schedule_attributes mn_optimizer_schedule(const mn_optimizer *optimizer)
     return attributes;
 }
 
-static mn_status apply(mn_optimizer *optimizer)
+static mn_status run_ops(mn_optimizer *optimizer)
 {
-    MN_TRY(renew_shadows(optimizer));
     for (int i = 0; i < optimizer->count; i++) {
         if (has_gradient(optimizer, i))
             MN_TRY(step_parameter(optimizer, i));
     }
     mn_schedule_attributes attributes = mn_optimizer_schedule(optimizer);
-    MN_TRY(mn_dispatch(optimizer->context, &mn_ops[MN_OP_optimizer_finish], &optimizer->record, 1,
-                       &attributes, false, NULL));
-    for (int i = 0; i < optimizer->count; i++) {
-        if (has_gradient(optimizer, i))
-            optimizer->parameters[i]->leaf->consumed = true;
-    }
-    return MN_OK;
+    return mn_dispatch(optimizer->context, &mn_ops[MN_OP_optimizer_finish], &optimizer->record, 1,
+                       &attributes, false, NULL);
 }
 
+static mn_status apply(mn_optimizer *optimizer, bool rehearse)
+{
+    mn_context *context = optimizer->context;
+    mn_scope scope = mn_scope_begin(context);
+    context->rehearsing = rehearse;
+    mn_status status = mn_error_status(context);
+    if (status == MN_OK)
+        status = run_ops(optimizer);
+    context->rehearsing = false;
+    mn_scope_end(context, scope);
+    return status;
+}
+
+static void mark_used(mn_optimizer *optimizer)
+{
+    for (int i = 0; i < optimizer->count; i++) {
+        mn_tensor *p = optimizer->parameters[i];
+        if (!has_gradient(optimizer, i))
+            continue;
+        p->leaf->consumed = true;
+        for (int k = 0; k < 2; k++)
+            p->leaf->shadow[k].version = p->storage->version;
+    }
+}
+
+/* A step is applied whole or not at all: the rehearsal meets what can run out of memory before the
+ * first parameter changes, and leaves in the caches what the step is about to ask for. */
 mn_status mn_optimizer_apply(mn_optimizer *optimizer)
 {
-    mn_scope scope = mn_scope_begin(optimizer->context);
-    mn_status status = apply(optimizer);
-    mn_scope_end(optimizer->context, scope);
-    return status;
+    MN_TRY(renew_shadows(optimizer));
+    MN_TRY(apply(optimizer, true));
+    MN_TRY(apply(optimizer, false));
+    mark_used(optimizer);
+    return MN_OK;
 }

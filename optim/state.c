@@ -41,9 +41,10 @@ mn_status mn_optimizer_save_state(mn_optimizer *optimizer, mn_state_dict *dict)
     return MN_OK;
 }
 
-/* Writes the counters; the device's own rule then gives the learning rate that an uninterrupted run
- * would have now: the record is put one step back and finished again. */
-static mn_status load_record(mn_optimizer *optimizer, const int64_t counters[COUNTERS])
+/* The counters, and by the device's own rule the learning rate that an uninterrupted run would have
+ * now: the record is put one step back and finished again. */
+static mn_status make_record(mn_optimizer *optimizer, const int64_t counters[COUNTERS],
+                             double record[MN_RECORD_SIZE])
 {
     static const int64_t shape[1] = {MN_RECORD_SIZE};
     mn_context *context = optimizer->context;
@@ -54,14 +55,14 @@ static mn_status load_record(mn_optimizer *optimizer, const int64_t counters[COU
     values[MN_OPT_CLIP] = 1;
     if (counters[0] > 0)
         values[MN_OPT_APPLIED] -= 1;
-    mn_tensor *inputs[2] = {optimizer->record, mn_tensor_from(context, MN_F64, 1, shape, values)};
-    if (!inputs[1])
+    mn_tensor *made = mn_tensor_from(context, MN_F64, 1, shape, values);
+    if (!made)
         return context->error.status;
     mn_schedule_attributes attributes = mn_optimizer_schedule(optimizer);
     if (counters[0] > 0)
-        MN_TRY(mn_dispatch(context, &mn_ops[MN_OP_optimizer_finish], &inputs[1], 1, &attributes,
-                           false, NULL));
-    return mn_dispatch(context, &mn_ops[MN_OP_assign], inputs, 2, NULL, false, NULL);
+        MN_TRY(mn_dispatch(context, &mn_ops[MN_OP_optimizer_finish], &made, 1, &attributes, false,
+                           NULL));
+    return mn_tensor_read(made, record, MN_RECORD_SIZE * sizeof *record);
 }
 
 static mn_status load_momenta(mn_optimizer *optimizer, const mn_state_dict *dict, bool apply)
@@ -78,27 +79,34 @@ static mn_status load_momenta(mn_optimizer *optimizer, const mn_state_dict *dict
 mn_status mn_optimizer_load(mn_optimizer *optimizer, const mn_state_dict *dict, bool apply)
 {
     int64_t counters[COUNTERS];
+    double record[MN_RECORD_SIZE];
     MN_TRY(mn_optimizer_check(optimizer));
     mn_context *context = optimizer->context;
     if (!dict)
         return mn_fail(context, MN_ERR_ARGUMENT, "optimizer_load_state: dict is NULL");
+    if (optimizer->stage != MN_STAGE_READY)
+        return mn_fail(
+            context, MN_ERR_STATE,
+            "optimizer_load_state: only between steps: call mn_grad_scaler_update first");
     for (int i = 0; i < COUNTERS; i++) {
         MN_TRY(mn_state_dict_get_i64(dict, counter_names[i], &counters[i]));
         if (counters[i] < 0 || counters[i] > INT64_C(1) << 53)
             return mn_fail(context, MN_ERR_MISMATCH, "%s is %lld", counter_names[i],
                            (long long)counters[i]);
     }
-    MN_TRY(load_momenta(optimizer, dict, apply));
+    MN_TRY(load_momenta(optimizer, dict, false));
     if (!apply)
         return MN_OK;
     mn_scope scope = mn_scope_begin(context);
-    mn_status status = load_record(optimizer, counters);
+    mn_status status = make_record(optimizer, counters, record);
     mn_scope_end(context, scope);
-    return status;
+    MN_TRY(status);
+    /* From here on nothing asks for memory. */
+    MN_TRY(load_momenta(optimizer, dict, true));
+    return mn_tensor_write(optimizer->record, record, sizeof record);
 }
 
 mn_status mn_optimizer_load_state(mn_optimizer *optimizer, const mn_state_dict *dict)
 {
-    MN_TRY(mn_optimizer_load(optimizer, dict, false));
     return mn_optimizer_load(optimizer, dict, true);
 }

@@ -47,6 +47,15 @@ expect 2 '--amp: expected off, bf16 or fp16' "$minim" train --amp int8
 expect 2 'unexpected argument "x"' "$minim" train x
 expect 2 '--quiet: takes no value' "$minim" train --quiet=1
 expect 2 'eval needs one' "$minim" eval
+expect 2 '--seed: expected a whole number' "$minim" train --seed=' 5'
+expect 2 '--lr: expected a number' "$minim" train --lr +1
+expect 2 '--log: needs a value' "$minim" train --log --quiet
+expect 2 'takes synthetic' "$minim" bench --data synthetic:99999999999x28x1:10
+# ... in one line, whatever was typed
+expect 2 'unknown command "a\?b"' "$minim" $'a\nb'
+expect 2 'unknown option "--a\?b"' "$minim" train $'--a\nb'
+expect 2 'unexpected argument "a\?b"' "$minim" train $'a\nb'
+expect 2 'got "a\?b\?\[31m"' "$minim" train --amp $'a\nb\e[31m'
 
 # mistakes in what is asked for
 expect 1 'no model "resnet99"' "$minim" train $data --model resnet99
@@ -60,6 +69,28 @@ expect 1 'No such file' "$minim" eval --checkpoint nothing.safetensors
 expect 1 'No such file' "$minim" train $data --log nowhere/log
 expect 1 'fp32 is missing' "$minim" compare $data --precisions bf16
 expect 1 'fp8' "$minim" compare $data --precisions fp32,fp8
+
+# files that must not be replaced, and logs that must not be lost
+mkdir folder
+mkfifo pipe
+expect 1 'is a folder' "$minim" train $data --epochs 1000 --checkpoint folder
+expect 1 'is a device or pipe' "$minim" train $data --epochs 1000 --checkpoint pipe
+[ -p pipe ] || fail "a checkpoint replaced a pipe"
+expect 1 'one file' "$minim" train $data --epochs 1 --checkpoint ./both --log both
+touch file
+expect 1 'Not a directory' "$minim" compare $data --epochs 1000 --report file/report
+echo kept >old.log
+expect 1 '--lr' "$minim" train $data --lr -1 --log old.log
+[ "$(cat old.log)" = kept ] || fail "a run that did not begin emptied its log"
+expect 0 'log: old.log' "$minim" train $data --steps 1 --log old.log
+[ "$(head -c 8 old.log)" = '{"event"' ] || fail "a new run kept the old log"
+
+# closed standard files: what is meant for the user goes into no other file
+"$minim" train $data --steps 1 --log closed.log >&- 2>err && fail "train >&- succeeded"
+grep -q '^minim: standard output: ' err || fail "train >&-: $(cat err)"
+grep -v '^{' closed.log && fail "train >&- wrote into its log"
+"$minim" train --data synthetic:28x28x1:10:64 --epochs 1 --log closed.log >out 2>&- || fail "train 2>&-"
+grep -v '^{' closed.log && fail "train 2>&- wrote into its log"
 
 # broken data files
 mkdir idx
@@ -133,10 +164,34 @@ if command -v python3 >/dev/null; then
     "$minim" info --json | json info
     "$minim" compare $data --epochs 1 --report report --json | json compare
     json report <report/report.json
+    grep -q '"data":"synthetic:28x28x1:10:192"' report/report.json || fail "report: which data?"
+    # what is not finite is a string, and bytes that are no text do not spoil a line
+    "$minim" train $data --steps 3 --lr 1e6 --json >out || fail "a diverged run"
+    grep -q '"train_loss":"nan"' out || fail "a loss that is not a number: $(cat out)"
+    grep -q '"validation_loss":null' out || fail "a loss that was not measured: $(cat out)"
+    json diverged <out
 fi
+
+# a run whose loss scale collapses fails, and does not take a comparison with it
+collapse="$data --lr 30 --init-scale 1 --epochs 40"
+expect 1 'step [0-9]+: the loss scale' "$minim" train $collapse --amp fp16
+expect 0 '^fp16 +1 +collapsed at step [0-9]+' "$minim" compare $collapse --precisions fp32,fp16 \
+    --report collapsed
+grep -q '1 of 1 runs collapsed; not enough seeds to say' out || fail "compare: $(cat out)"
+grep -qE '"collapsed_step":[0-9]+,"test_accuracy":null' collapsed/report.json ||
+    fail "report.json does not say what collapsed"
+grep -q '1 run collapsed, at step' collapsed/report.html || fail "report.html does not say it"
 "$minim" compare $data --epochs 1 --seeds 3 --report report >out || fail compare
 for file in report/report.json report/report.html; do [ -s "$file" ] || fail "no $file"; done
 grep -q 'no sign of convergence' report/report.json || fail "report.json lacks its warning"
+
+# on a narrow terminal the line that is redrawn does not wrap
+if command -v script >/dev/null && command -v stty >/dev/null; then
+    script -qec "stty cols 40; $minim train --data synthetic:28x28x1:10:600 --epochs 1" typescript \
+        >out 2>&1 </dev/null
+    tr '\r' '\n' <out | grep -o 'epoch .* step .*' >drawn || fail "nothing was drawn: $(cat out)"
+    [ "$(wc -L <drawn)" -lt 40 ] || fail "drawn wider than the terminal: $(cat drawn)"
+fi
 
 # interrupt: finishes the step, writes the checkpoint, exits 130
 "$minim" train --data synthetic:28x28x1:10:20000 --epochs 1000 --quiet --checkpoint int.st >out 2>err &

@@ -10,7 +10,9 @@ static void *counted_alloc(void *user, size_t size, size_t alignment)
 {
     mn_test_counter *counter = user;
     void *memory;
-    if (++counter->calls == counter->fail_at || size > LARGEST)
+    long call = ++counter->calls;
+    bool late = counter->for_good && counter->fail_at > 0 && call > counter->fail_at;
+    if (call == counter->fail_at || late || size > LARGEST)
         return NULL;
     if (posix_memalign(&memory, alignment, size) != 0)
         return NULL;

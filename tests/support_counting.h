@@ -6,10 +6,11 @@
 #include "minim.h"
 
 typedef struct mn_test_counter {
-    long blocks;  /* not freed yet */
-    long calls;   /* of alloc */
-    long fail_at; /* this call fails; 0: none */
-    size_t bytes; /* not freed yet, by the sizes that free was given */
+    long blocks;   /* not freed yet */
+    long calls;    /* of alloc */
+    long fail_at;  /* this call fails; 0: none */
+    bool for_good; /* and all after it, as long as fail_at is set */
+    size_t bytes;  /* not freed yet, by the sizes that free was given */
 } mn_test_counter;
 
 mn_allocator mn_test_counting(mn_test_counter *counter);

@@ -95,7 +95,7 @@ mn_status mn_made_write(mn_error *error)
         mn_compare_deviation *d = &mn_made.deviations[mn_made.result.deviation_count];
         *d = (mn_compare_deviation){.precision = p == 1 ? "bf16" : "fp16"};
         mn_compare_deviate(mn_made.rows, mn_made.result.row_count, mn_made.options.margin, d);
-        mn_made.result.deviation_count += d->n > 0;
+        mn_made.result.deviation_count += d->n + d->collapsed > 0;
     }
     return mn_report_write(&mn_made.options, &mn_made.result, error);
 }
@@ -108,24 +108,12 @@ void mn_made_folder_make(void)
     ck_assert_ptr_nonnull(mkdtemp(mn_made_folder));
 }
 
-static void remove_all(const char *name)
-{
-    char child[512];
-    DIR *dir = opendir(name);
-    for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
-        snprintf(child, sizeof child, "%s/%s", name, entry->d_name);
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
-            unlink(child) != 0)
-            remove_all(child);
-    }
-    if (dir)
-        closedir(dir);
-    rmdir(name);
-}
-
 void mn_made_folder_remove(void)
 {
-    remove_all(mn_made_folder);
+    char command[192];
+    snprintf(command, sizeof command, "chmod -R u+w '%s' && rm -r '%s'", mn_made_folder,
+             mn_made_folder);
+    ck_assert_int_eq(system(command), 0);
 }
 
 int mn_made_entries(const char *name)

@@ -142,6 +142,70 @@ START_TEST(test_disabled)
 }
 END_TEST
 
+/* ---- gradients belong to the scale that they were multiplied by -------------------------------
+ */
+
+START_TEST(test_scale_of_gradients_is_known)
+{
+    mn_check_run r = mn_check_run_scale(mn_check_devices[_i], 64);
+    mn_grad_scaler *other = mn_grad_scaler_create(r.ctx, NULL);
+    mn_check_backward(&r, 1);
+    mn_grad_scaler_unscale(other, r.sgd);
+    mn_check_expect(r.ctx, MN_ERR_STATE, "another scaler");
+    mn_grad_scaler_backward(other, mn_check_loss_of(r.w, 1), 1);
+    mn_check_expect(r.ctx, MN_ERR_STATE, "another scale");
+    ck_assert_int_eq(mn_grad_scaler_set_scale(r.scaler, 256), MN_OK);
+    mn_grad_scaler_step(r.scaler, r.sgd, NULL);
+    mn_check_expect(r.ctx, MN_ERR_STATE, "before the scale was changed");
+    ck_assert_double_eq(mn_check_at(r.w, 0), 0.5);
+    ck_assert_int_eq(mn_optimizer_zero_grad(r.sgd), MN_OK);
+    ck_assert_int_eq(mn_check_whole_step(&r, 1), MN_STEP_APPLIED);
+    ck_assert_double_eq(mn_check_at(r.w, 0), -0.5);
+    mn_grad_scaler_free(other);
+    mn_check_run_close(&r);
+}
+END_TEST
+
+START_TEST(test_optimizer_is_loaded_between_steps)
+{
+    mn_check_run r = mn_check_run_scale(mn_check_devices[_i], 64);
+    mn_state_dict *dict = mn_state_dict_create(r.ctx);
+    mn_step_outcome outcome = MN_STEP_APPLIED;
+    ck_assert_int_eq(mn_optimizer_save_state(r.sgd, dict), MN_OK);
+    mn_check_backward(&r, (double)INFINITY);
+    ck_assert_int_eq(mn_grad_scaler_unscale(r.scaler, r.sgd), MN_OK);
+    mn_optimizer_load_state(r.sgd, dict); /* would forget the overflow */
+    mn_check_expect(r.ctx, MN_ERR_STATE, "between steps");
+    ck_assert_int_eq(mn_grad_scaler_step(r.scaler, r.sgd, &outcome), MN_OK);
+    ck_assert_int_eq(outcome, MN_STEP_SKIPPED);
+    ck_assert_double_eq(mn_check_at(r.w, 0), 0.5);
+    mn_state_dict_free(dict);
+    mn_check_run_close(&r);
+}
+END_TEST
+
+/* An error after unscale or after step, then zero_grad: the loop goes on. */
+START_TEST(test_step_broken_off_by_an_error)
+{
+    mn_check_run r = mn_check_run_scale(mn_check_devices[_i % 2], 64);
+    bool stepped = _i >= 2;
+    mn_check_backward(&r, (double)INFINITY);
+    ck_assert_int_eq(mn_grad_scaler_unscale(r.scaler, r.sgd), MN_OK);
+    if (stepped)
+        ck_assert_int_eq(mn_grad_scaler_step(r.scaler, r.sgd, NULL), MN_OK);
+    mn_reshape(r.w, 1, NULL);
+    mn_check_expect(r.ctx, MN_ERR_ARGUMENT, "reshape");
+    ck_assert_int_eq(mn_optimizer_zero_grad(r.sgd), MN_OK);
+    ck_assert_int_eq(mn_check_whole_step(&r, 1), MN_STEP_APPLIED);
+    ck_assert_double_eq(mn_check_at(r.w, 0), -0.5);
+    const mn_grad_scaler_stats stats = mn_check_stats_of(r.scaler);
+    ck_assert_int_eq(stats.updates, stepped ? 2 : 1);
+    ck_assert_int_eq(stats.backoffs, stepped ? 1 : 0);
+    ck_assert_double_eq(stats.scale, stepped ? 32 : 64);
+    mn_check_run_close(&r);
+}
+END_TEST
+
 static Suite *make_suite(void)
 {
     Suite *suite = suite_create("amp state");
@@ -152,6 +216,9 @@ static Suite *make_suite(void)
     tcase_add_loop_test(tc, test_setters, 0, 2);
     tcase_add_test(tc, test_options);
     tcase_add_loop_test(tc, test_disabled, 0, 2);
+    tcase_add_loop_test(tc, test_scale_of_gradients_is_known, 0, 2);
+    tcase_add_loop_test(tc, test_optimizer_is_loaded_between_steps, 0, 2);
+    tcase_add_loop_test(tc, test_step_broken_off_by_an_error, 0, 4);
     suite_add_tcase(suite, tc);
     return suite;
 }

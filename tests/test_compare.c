@@ -1,5 +1,5 @@
 /* tests/test_compare.c: the verdict: Student's t, deviation from FP32, when which verdict is given;
- * what mn_compare refuses. */
+ * collapsed runs, what mn_compare refuses. */
 #include "train/compare.h"
 
 #include <check.h>
@@ -182,6 +182,66 @@ START_TEST(losses_that_are_not_numbers)
 }
 END_TEST
 
+/* Only runs that came to their end are compared, and none of the others is left out silently. */
+START_TEST(runs_without_an_end)
+{
+    add_pairs((const double[]){0.0, 0.0, 0.0, 0.0}, 4);
+    ck_assert_str_eq(deviate(0.6).verdict, "within the stated bound");
+    made.results[3].collapsed_step = 7;
+    mn_compare_deviation d = deviate(0.6);
+    ck_assert_int_eq(d.n, 3);
+    ck_assert_int_eq(d.collapsed, 1);
+    ck_assert_str_eq(d.verdict, "not enough seeds to say");
+    made.results[3].collapsed_step = 0;
+    made.results[3].cancelled = true;
+    d = deviate(0.6);
+    ck_assert_int_eq(d.n, 3);
+    ck_assert_int_eq(d.collapsed, 0);
+    for (int i = 0; i < made.count; i++)
+        made.results[i].collapsed_step = 7;
+    d = deviate(0.6);
+    ck_assert_int_eq(d.n, 0);
+    ck_assert_double_nan(d.accuracy_delta_pp_mean);
+    ck_assert_double_nan(d.max_loss_delta);
+}
+END_TEST
+
+/* The first precision's runs end early and the comparison goes on. */
+START_TEST(collapse)
+{
+    uint8_t images[40 * 144];
+    int64_t labels[40];
+    for (int i = 0; i < 40; i++)
+        labels[i] = i % 2;
+    for (size_t i = 0; i < sizeof images; i++)
+        images[i] = (uint8_t)(i * 37 % 251);
+    mn_error error = {MN_OK, ""};
+    mn_dataset *data =
+        mn_dataset_from_memory(images, labels, (const int64_t[]){40, 12, 12, 1}, 2, NULL, &error);
+    ck_assert_msg(data != NULL, "%s", error.message);
+    mn_compare_options options = mn_compare_options_default();
+    options.train.train_set = data;
+    options.train.batch = 8;
+    options.train.epochs = 3;
+    options.train.scaler.init_scale = 1ll << 40;
+    options.train.scaler.min_scale = 1ll << 38;
+    options.train.context.threads = 1;
+    options.precisions = "fp16,fp32";
+    mn_compare_result *result = mn_compare(&options, &error);
+    ck_assert_msg(result != NULL, "%s", error.message);
+    ck_assert_int_eq(result->row_count, 2);
+    ck_assert_int_gt(result->rows[0].run->collapsed_step, 0);
+    ck_assert_int_eq(result->rows[1].run->collapsed_step, 0);
+    ck_assert_int_eq(result->rows[1].run->epoch_count, 3);
+    /* A training set of the caller's is not tested on the data set named by default. */
+    ck_assert_double_nan(result->rows[1].run->epochs[2].test_accuracy);
+    ck_assert_int_eq(result->deviation_count, 1);
+    ck_assert_int_eq(result->deviations[0].collapsed, 1);
+    mn_compare_result_free(result);
+    mn_dataset_free(data);
+}
+END_TEST
+
 static void refused(const mn_compare_options *options, const char *word)
 {
     mn_error error = {MN_OK, ""};
@@ -201,6 +261,9 @@ START_TEST(bad_options)
         refused(&options, "--precisions");
     }
     mn_compare_options options = mn_compare_options_default();
+    options.size = sizeof options + 8;
+    refused(&options, "options.size");
+    options.size = sizeof options;
     options.seeds = 0;
     refused(&options, "--seeds");
     options.seeds = 1;
@@ -225,6 +288,8 @@ int main(void)
     tcase_add_test(verdict, metric);
     tcase_add_test(verdict, pairing);
     tcase_add_test(verdict, losses_that_are_not_numbers);
+    tcase_add_test(verdict, runs_without_an_end);
+    tcase_add_test(verdict, collapse);
     tcase_add_test(verdict, bad_options);
     suite_add_tcase(suite, verdict);
     SRunner *runner = srunner_create(suite);

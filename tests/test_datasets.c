@@ -330,6 +330,20 @@ END_TEST
 
 /* ---- names, synthetic, memory, normalization ------------------------------------------------- */
 
+START_TEST(names_are_enough_to_open_again)
+{
+    static const char *const names[][2] = {
+        {"synthetic:8x9x1:10", "synthetic:8x9x1:10"},
+        {"synthetic:0008x9x1:10:20", "synthetic:8x9x1:10:20"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        mn_dataset *dataset = mn_dataset_open(names[i][0], true, NULL, NULL);
+        ck_assert_str_eq(mn_dataset_info_get(dataset).name, names[i][1]);
+        mn_dataset_free(dataset);
+    }
+}
+END_TEST
+
 START_TEST(specs_are_checked)
 {
     static const char *const wrong[] = {
@@ -550,6 +564,7 @@ int main(void)
     TCase *sets = tcase_create("sets");
     tcase_set_timeout(sets, 120);
     tcase_add_test(sets, fashion_mnist_if_installed);
+    tcase_add_test(sets, names_are_enough_to_open_again);
     tcase_add_test(sets, specs_are_checked);
     tcase_add_test(sets, synthetic_is_fixed_and_learnable);
     tcase_add_test(sets, memory_is_copied_and_checked);

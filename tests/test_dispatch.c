@@ -251,6 +251,33 @@ START_TEST(deferred_reference)
 }
 END_TEST
 
+START_TEST(descriptors_from_outside)
+{
+    mn_context *ctx = mn_test_reference();
+    mn_tensor *x = mn_test_vector(ctx, MN_F32, 3, 0);
+    mn_tensor *outputs[MN_MAX_OUTPUTS] = {x};
+    mn_op op[6] = {bump, bump, bump, bump, bump, bump};
+    op[0].size = 0;
+    op[1].name = NULL;
+    op[2].outputs = MN_MAX_OUTPUTS + 1;
+    op[3].min_inputs = -3;
+    op[4].differentiable = 1; /* but no backward: gradients would be lost without a word */
+    op[5].max_inputs = MN_MAX_INPUTS + 1;
+    for (int i = 0; i < 6; i++) {
+        ck_assert_int_eq(mn_apply(ctx, &op[i], &x, 1, NULL, outputs), MN_ERR_ARGUMENT);
+        mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT, "");
+    }
+    ck_assert_int_eq(mn_apply(ctx, NULL, &x, 1, NULL, outputs), MN_ERR_ARGUMENT);
+    mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT, "");
+    ck_assert_int_eq(mn_apply(ctx, &bump, NULL, 1, NULL, outputs), MN_ERR_ARGUMENT);
+    mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT, "");
+    ck_assert_int_eq(mn_apply(ctx, &bump, &x, 1, NULL, NULL), MN_ERR_ARGUMENT);
+    mn_test_expect_op_error(ctx, MN_ERR_ARGUMENT, "");
+    ck_assert_int_eq(mn_apply(ctx, &bump, &x, 1, NULL, outputs), MN_OK);
+    mn_context_free(ctx);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dispatch");
@@ -263,6 +290,7 @@ static Suite *suite(void)
     tcase_add_test(tc, written_inputs_stand_alone);
     tcase_add_test(tc, no_memory);
     tcase_add_test(tc, deferred_reference);
+    tcase_add_test(tc, descriptors_from_outside);
     suite_add_tcase(s, tc);
     return s;
 }

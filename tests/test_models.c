@@ -257,6 +257,66 @@ START_TEST(mistakes_are_named)
 }
 END_TEST
 
+/* In a chain already, around it, or the chain itself: the tree stays a tree, and nothing is freed
+ * twice. */
+START_TEST(a_layer_has_one_place)
+{
+    mn_module *outer = mn_sequential(ctx), *inner = mn_sequential(ctx);
+    mn_module *layer = mn_linear_layer(ctx, 2, 2, false);
+    ck_assert_int_eq(mn_sequential_add(inner, "layer", layer), MN_OK);
+    ck_assert_int_eq(mn_sequential_add(outer, "inner", inner), MN_OK);
+    mn_module *const bad[4][2] = {{inner, outer}, {outer, outer}, {outer, layer}, {inner, inner}};
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(mn_sequential_add(bad[i][0], "again", bad[i][1]), MN_ERR_ARGUMENT);
+        mn_error_clear(ctx);
+    }
+    ck_assert_int_eq(mn_module_init(inner), MN_OK);
+    ck_assert_int_eq(mn_module_init(outer), MN_OK);
+    ck_assert_str_eq(mn_tensor_name(mn_module_parameters(outer, NULL)[0]), "inner.layer.weight");
+    ck_assert(mn_module_forward(outer, NULL) == NULL);
+    ck_assert_int_eq(mn_error_status(ctx), MN_ERR_ARGUMENT);
+    mn_error_clear(ctx);
+    mn_module_free(outer);
+}
+END_TEST
+
+START_TEST(options_of_other_sizes_are_refused)
+{
+    const size_t sizes[3] = {0, 4, 4096};
+    for (int i = 0; i < 3; i++) {
+        mn_conv2d_layer_options conv = mn_conv2d_layer_options_default();
+        mn_pool2d_options pool = mn_pool2d_options_default();
+        mn_model_options net = mn_model_options_default();
+        conv.size = pool.size = net.size = sizes[i];
+        for (int kind = 0; kind < 3; kind++) {
+            mn_module *made = kind == 0   ? mn_conv2d_layer(ctx, &conv)
+                              : kind == 1 ? mn_max_pool2d_layer(ctx, &pool)
+                                          : mn_model_create(ctx, "lenet5", &net);
+            ck_assert(made == NULL);
+            ck_assert_int_eq(mn_error_status(ctx), MN_ERR_ARGUMENT);
+            mn_error_clear(ctx);
+        }
+    }
+}
+END_TEST
+
+START_TEST(sizes_do_not_overflow)
+{
+    static const char *const names[2] = {"lenet5", "cnn-small"};
+    mn_model_options huge = mn_model_options_default();
+    huge.height = huge.width = INT32_MAX;
+    ck_assert(mn_model_create(ctx, names[_i], &huge) == NULL);
+    ck_assert_int_eq(mn_error_status(ctx), MN_ERR_ARGUMENT);
+    mn_error_clear(ctx);
+    mn_conv2d_layer_options conv = mn_conv2d_layer_options_default();
+    conv.in_channels = conv.kernel[0] = conv.kernel[1] = INT32_MAX;
+    mn_module *layer = mn_conv2d_layer(ctx, &conv);
+    ck_assert_int_eq(mn_module_init(layer), MN_ERR_MEMORY);
+    mn_error_clear(ctx);
+    mn_module_free(layer);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("models");
@@ -271,6 +331,9 @@ int main(void)
     tcase_add_test(cases, load_gives_the_same_results);
     tcase_add_test(cases, load_refuses_and_changes_nothing);
     tcase_add_test(cases, mistakes_are_named);
+    tcase_add_test(cases, a_layer_has_one_place);
+    tcase_add_test(cases, options_of_other_sizes_are_refused);
+    tcase_add_loop_test(cases, sizes_do_not_overflow, 0, 2);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

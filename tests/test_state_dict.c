@@ -189,7 +189,7 @@ START_TEST(paths_that_cannot_be)
     ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_state_folder));
     mn_test_expect_error(MN_ERR_IO, "not a regular file");
     ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_folder), MN_ERR_IO);
-    mn_test_expect_error(MN_ERR_IO, "cannot replace");
+    mn_test_expect_error(MN_ERR_IO, "cannot replace a folder");
     ck_assert_int_eq(mn_state_dict_write(dict, ""), MN_ERR_ARGUMENT);
     mn_test_expect_error(MN_ERR_ARGUMENT, "no path");
     ck_assert_ptr_null(mn_state_dict_read(mn_test_context, NULL));
@@ -199,6 +199,8 @@ START_TEST(paths_that_cannot_be)
     ck_assert_ptr_null(
         mn_state_dict_read(mn_test_context, mn_test_state_path)); /* and does not hang */
     mn_test_expect_error(MN_ERR_IO, "not a regular file");
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_ERR_IO);
+    mn_test_expect_error(MN_ERR_IO, "cannot replace a device or pipe");
     mn_state_dict_free(dict);
 }
 END_TEST

@@ -1,5 +1,6 @@
 /* Comparison: the same run in several precisions, seed by seed, against FP32. */
-#include "train/compare.h"
+#include "train/report.h"
+#include "train/train.h"
 
 #include <math.h>
 #include <string.h>
@@ -108,7 +109,7 @@ static bool run_one(comparison *c, const mn_compare_options *o, const mn_train_o
 {
     if (o->run_begin != NULL)
         o->run_begin(train->user, precisions[precision].name, train->seed);
-    mn_train_result *run = mn_train(train, error);
+    mn_train_result *run = mn_train_collapsible(train, error);
     if (run == NULL)
         return false;
     c->rows[c->result.row_count++] = (mn_compare_row){precisions[precision].name, train->seed, run};
@@ -138,19 +139,21 @@ static void deviate(comparison *c, const mn_compare_options *o, const int *chose
         mn_compare_deviation *d = &c->deviations[c->result.deviation_count];
         d->precision = precisions[chosen[p]].name;
         mn_compare_deviate(c->rows, c->result.row_count, o->margin, d);
-        c->result.deviation_count += d->n > 0;
+        c->result.deviation_count += d->n + d->collapsed > 0;
     }
 }
 
-/* Opens what the caller has not, so that all runs share the data in memory. */
+/* Opens what the caller has not, so that all runs share the data in memory. As in mn_train, a
+ * training set given without a test set means that nothing is tested. */
 static mn_status open_data(mn_train_options *train, mn_dataset *opened[2], mn_error *error)
 {
     const mn_allocator *allocator = &train->context.allocator;
-    if (train->train_set == NULL)
-        train->train_set = opened[0] = mn_dataset_open(train->data, true, allocator, error);
+    if (train->train_set != NULL)
+        return MN_OK;
+    train->train_set = opened[0] = mn_dataset_open(train->data, true, allocator, error);
     if (train->test_set == NULL && train->train_set != NULL)
         train->test_set = opened[1] = mn_dataset_open(train->data, false, allocator, error);
-    return train->train_set != NULL && train->test_set != NULL ? MN_OK : MN_ERR_IO;
+    return train->train_set != NULL && train->test_set != NULL ? MN_OK : error->status;
 }
 
 mn_compare_result *mn_compare(const mn_compare_options *options, mn_error *error)
@@ -159,15 +162,18 @@ mn_compare_result *mn_compare(const mn_compare_options *options, mn_error *error
     mn_error local = {MN_OK, ""};
     error = error != NULL ? error : &local;
     *error = local;
-    if (options != NULL)
-        memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
     int chosen[PRECISION_COUNT], count;
-    if (check_options(&o, error) != MN_OK ||
+    if (mn_options_copy(error, "mn_compare", &o, sizeof o, options) != MN_OK ||
+        check_options(&o, error) != MN_OK ||
         parse_precisions(o.precisions, chosen, &count, error) != MN_OK)
         return NULL;
     mn_train_options train = o.train;
     train.checkpoint = train.resume = NULL;
     train.fp32_metrics = true;
+    mn_allocator allocator = mn_allocator_or_default(&train.context.allocator);
+    /* Hours of runs should not end with a folder that cannot be had. */
+    if (o.report != NULL && mn_report_folder(&allocator, o.report, error) != MN_OK)
+        return NULL;
     comparison *c = new_comparison(&o, count, error);
     mn_dataset *opened[2] = {NULL, NULL};
     bool done = c != NULL && open_data(&train, opened, error) == MN_OK &&

@@ -35,7 +35,6 @@ static void add_scaler(mn_json_out *json, const mn_grad_scaler_options *scaler)
 
 void mn_config_json(mn_json_out *json, const mn_train_options *options, const char *data)
 {
-    mn_out_begin_object(json);
     mn_out_add_string(json, "model", options->model);
     mn_out_add_string(json, "data", data);
     mn_out_add_integer(json, "epochs", options->epochs);
@@ -53,7 +52,6 @@ void mn_config_json(mn_json_out *json, const mn_train_options *options, const ch
     mn_out_add_number(json, "validation", options->validation);
     mn_out_add_integer(json, "limit", options->limit);
     mn_out_add_string(json, "rules", options->rules);
-    mn_out_end_object(json);
 }
 
 mn_status mn_event_start(mn_run *run)
@@ -72,7 +70,9 @@ mn_status mn_event_start(mn_run *run)
     mn_out_add_string(json, "amp", mn_amp_name(run->options.amp));
     mn_out_add_unsigned(json, "seed", run->options.seed);
     mn_out_key(json, "config");
+    mn_out_begin_object(json);
     mn_config_json(json, &run->options, mn_run_data_name(run));
+    mn_out_end_object(json);
     mn_out_add_integer(json, "train_images", run->count);
     mn_out_add_integer(json, "planned_steps", run->planned);
     mn_out_add_integer(json, "first_step", run->progress.step + 1);

@@ -112,12 +112,13 @@ static mn_status check_scale(mn_run *run)
     MN_TRY(mn_grad_scaler_stats_get(run->scaler, &stats));
     if (!stats.collapsed)
         return MN_OK;
+    run->collapsed_step = results[count - 1].step;
     return mn_error_set(
         &run->error, MN_ERR_COLLAPSED,
         "step %lld: the loss scale is down to %g and gradients still overflow, which "
         "no loss scale can mend: values overflow in the forward pass, or the data "
         "or parameters are not finite (try --amp bf16 or a smaller --lr)",
-        (long long)results[count - 1].step, stats.scale);
+        (long long)run->collapsed_step, stats.scale);
 }
 
 static mn_status collect(mn_run *run)
@@ -347,6 +348,7 @@ static void fill_result(owned_result *owned, const mn_run *run)
         .total_steps = run->progress.step,
         .seconds = mn_clock_seconds() - run->started,
         .cancelled = run->cancelled,
+        .collapsed_step = run->collapsed_step,
     };
 }
 
@@ -395,17 +397,28 @@ static mn_error find_error(const mn_run *run, mn_status status)
     return error;
 }
 
-mn_train_result *mn_train(const mn_train_options *options, mn_error *error)
+static mn_train_result *train_once(const mn_train_options *options, bool collapsible,
+                                   mn_error *error)
 {
     mn_run run;
     mn_train_result *result = NULL;
     mn_status status = mn_run_open(&run, options);
     if (status == MN_OK)
         status = train(&run);
-    if (status == MN_OK)
+    if (status == MN_OK || (collapsible && run.collapsed_step > 0))
         result = make_result(&run);
     if (!result && error)
         *error = find_error(&run, status);
     mn_run_close(&run);
     return result;
+}
+
+mn_train_result *mn_train(const mn_train_options *options, mn_error *error)
+{
+    return train_once(options, false, error);
+}
+
+mn_train_result *mn_train_collapsible(const mn_train_options *options, mn_error *error)
+{
+    return train_once(options, true, error);
 }

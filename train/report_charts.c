@@ -1,388 +1,349 @@
-/* train/report_charts.c: what happened on the way: loss, accuracy, difference, gradient norm and
- * loss scale over steps and epochs. */
+/* train/report_charts.c: curves over epochs and steps as inline SVG: accuracy, its difference from
+ * FP32, loss, loss scale and gradient norm. One drawing routine; `charts` says what it shows. */
 #include "train/report.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-/* More thin lines than these cannot be told apart. */
-enum { SEED_LINES = 12, MARKED_POINTS = 30, STRIP_ROW = 9, SEEN_IN_WINDOW = 8 };
+enum { WIDTH = 460, HEIGHT = 270, LEFT = 72, RIGHT = 438, TOP = 10, BOTTOM = 224 };
+/* Points of a curve, epochs up to which each has a dot, thin lines that can be told apart, and the
+ * height of a row of marks above the plot. */
+enum { POINTS = 240, DOTS = 30, SEED_LINES = 12, MARK_ROW = 10 };
 
-typedef struct line_chart {
-    const char *id, *title, *note, *y_title;
-    mn_curve_source source;
-    mn_axis_kind kind;
-    bool ratio;  /* logarithmic if the values span much */
-    bool delta;  /* difference from FP32 */
-    bool margin; /* with the verdict's margin around zero */
-    bool marked; /* what is not finite is marked above the plot */
-} line_chart;
+typedef enum chart_kind { ACCURACY, DIFFERENCE, LOSS, SCALE, NORM, CHARTS } chart_kind;
 
-/* ---- sources --------------------------------------------------------------------------------- */
+typedef struct chart {
+    const char *title, *note;
+    bool steps;       /* else over epochs */
+    bool logarithmic; /* to base 2 */
+} chart;
 
-static double step_loss(const mn_report *report, const mn_compare_row *row, int64_t index)
-{
-    double loss = row->run->step_results[index].loss;
-    (void)report;
-    return isnan(loss) ? (double)INFINITY : loss;
-}
-
-static double step_norm(const mn_report *report, const mn_compare_row *row, int64_t index)
-{
-    const mn_step_result *step = &row->run->step_results[index];
-    (void)report;
-    return step->nonfinite ? (double)INFINITY : step->grad_norm;
-}
-
-/* At the same step of the same data; a loss that is not finite has its mark in the loss's chart. */
-static double step_loss_delta(const mn_report *report, const mn_compare_row *row, int64_t index)
-{
-    const mn_compare_row *reference = mn_report_reference(report, row);
-    if (!reference || index >= reference->run->step_count)
-        return (double)NAN;
-    double delta = step_loss(report, row, index) - step_loss(report, reference, index);
-    return isfinite(delta) ? delta : (double)NAN;
-}
-
-static double epoch_validation(const mn_report *report, const mn_compare_row *row, int64_t index)
-{
-    (void)report;
-    return 100.0 * row->run->epochs[index].validation_accuracy;
-}
-
-static double epoch_test(const mn_report *report, const mn_compare_row *row, int64_t index)
-{
-    (void)report;
-    return 100.0 * row->run->epochs[index].test_accuracy;
-}
-
-static double epoch_test_delta(const mn_report *report, const mn_compare_row *row, int64_t index)
-{
-    const mn_compare_row *reference = mn_report_reference(report, row);
-    if (!reference || index >= reference->run->epoch_count)
-        return (double)NAN;
-    return epoch_test(report, row, index) - epoch_test(report, reference, index);
-}
-
-static const line_chart charts[] = {
-    {.id = "loss",
-     .title = "Training loss",
-     .note = "lower is better",
-     .y_title = "loss",
-     .source = {step_loss, true, 0},
-     .ratio = true,
-     .marked = true},
-    {.id = "loss-delta",
-     .title = "Difference of training loss from FP32",
-     .note = "at the same step, on the same images",
-     .y_title = "difference",
-     .source = {step_loss_delta, true, 80},
-     .delta = true},
-    {.id = "validation",
-     .title = "Validation accuracy",
-     .note = "each precision by its own arithmetic",
-     .y_title = "percent",
-     .source = {epoch_validation, false, 0}},
-    {.id = "test",
-     .title = "Test accuracy",
-     .note = "each precision by its own arithmetic",
-     .y_title = "percent",
-     .source = {epoch_test, false, 0}},
-    {.id = "test-delta",
-     .title = "Difference of test accuracy from FP32",
-     .note = "inside the band: within the margin",
-     .y_title = "points",
-     .source = {epoch_test_delta, false, 0},
-     .delta = true,
-     .margin = true},
-    {.id = "norm",
-     .title = "Gradient norm",
-     .note = "after unscaling, before clipping",
-     .y_title = "norm",
-     .source = {step_norm, true, 0},
-     .kind = MN_AXIS_LOG10,
-     .marked = true},
+static const chart charts[CHARTS] = {
+    [ACCURACY] = {"Accuracy, percent", "each precision by its own arithmetic", false, false},
+    [DIFFERENCE] = {"Difference of accuracy from FP32, points",
+                    "band: the margin; bars at the end: 90 percent intervals", false, false},
+    [LOSS] = {"Training loss", "lower is better; strokes above: not finite", true, false},
+    [SCALE] = {"Loss scale", "of FP16; strokes above: skipped steps", true, true},
+    [NORM] = {"Gradient norm", "before clipping; strokes above: not finite", true, true},
 };
 
-/* ---- axes ------------------------------------------------------------------------------------ */
+/* What falls into a window of steps or epochs. */
+typedef struct point {
+    double sum;
+    int64_t n;
+    bool mark;
+} point;
 
-/* Takes in all that will be drawn; *broken: windows with something that is not finite. */
-static void take_curve(mn_axis *axis, const mn_curve *curve, double *smallest, int *broken)
+/* low and high are logarithms on a logarithmic axis; ticks stand at multiples of step. */
+typedef struct axis {
+    bool whole; /* no ticks between whole numbers */
+    double low, high, step;
+} axis;
+
+typedef struct plot {
+    mn_json_out *page;
+    const mn_report *report;
+    chart_kind kind;
+    const chart *chart;
+    axis x, y;
+    double top;
+    bool marked; /* somewhere on the curves */
+    /* The curve drawn now: positions 1 .. last in windows so wide that POINTS are enough. */
+    int64_t last, width;
+    int count;
+    point points[POINTS];
+} plot;
+
+/* In percent; NaN without a row or such an epoch. */
+static double accuracy(const plot *p, const mn_compare_row *row, int64_t index)
 {
-    for (int i = 0; i < curve->count; i++) {
-        double y = mn_curve_y(curve, i);
-        mn_axis_take(axis, y);
-        if (y < *smallest)
-            *smallest = y;
-        *broken += curve->broken[i];
+    if (!row || index >= row->run->epoch_count)
+        return (double)NAN;
+    const mn_epoch_result *epoch = &row->run->epochs[index];
+    return 100.0 * (p->report->validation ? epoch->validation_accuracy : epoch->test_accuracy);
+}
+
+/* FP32's row of the same seed; NULL for itself. */
+static const mn_compare_row *reference(const plot *p, const mn_compare_row *row)
+{
+    for (int i = 0; i < p->report->result->row_count; i++) {
+        const mn_compare_row *other = &p->report->result->rows[i];
+        if (other != row && other->seed == row->seed && strcmp(other->precision, "fp32") == 0)
+            return other;
     }
+    return NULL;
 }
 
-static int take_rows(mn_axis *axis, const mn_report *report, const line_chart *chart,
-                     double *smallest)
+static void add_value(plot *p, int64_t position, double value, bool mark)
 {
-    mn_curve curve;
-    int broken = 0;
-    *smallest = (double)INFINITY;
-    for (int i = 0; i < report->result->row_count; i++) {
-        mn_curve_of_row(&curve, report, &chart->source, &report->result->rows[i]);
-        take_curve(axis, &curve, smallest, &broken);
-    }
-    return broken;
+    int64_t within = position < 1 ? 1 : position > p->last ? p->last : position;
+    point *at = &p->points[(within - 1) / p->width];
+    at->mark |= mark;
+    if (p->chart->logarithmic)
+        value = value > 0.0 ? log2(value) : (double)NAN;
+    /* A mean of scales would be none: the first stands for its window. */
+    if (!isfinite(value) || (p->kind == SCALE && at->n > 0))
+        return;
+    at->n++;
+    at->sum += value;
 }
 
-/* Values of a loss that fall to a thirtieth or less are read better on a logarithmic axis. */
-static int fit_y(mn_plot *plot, const mn_report *report, const line_chart *chart)
-{
-    double smallest;
-    plot->y = mn_axis_begin(chart->kind, chart->y_title);
-    int broken = take_rows(&plot->y, report, chart, &smallest);
-    if (chart->ratio && smallest > 0.0 && plot->y.high > 30.0 * smallest) {
-        plot->y = mn_axis_begin(MN_AXIS_LOG10, chart->y_title);
-        (void)take_rows(&plot->y, report, chart, &smallest);
-    }
-    if (chart->margin) {
-        mn_axis_take(&plot->y, -1.1 * report->options->margin);
-        mn_axis_take(&plot->y, 1.1 * report->options->margin);
-    } else if (chart->delta) {
-        mn_axis_take(&plot->y, 0.0);
-    }
-    mn_axis_fit(&plot->y, 5, true);
-    return broken;
-}
-
-static void fit_x(mn_plot *plot, const mn_report *report, bool steps)
-{
-    plot->x = mn_axis_begin(MN_AXIS_WHOLE, steps ? "step" : "epoch");
-    if (steps) {
-        mn_axis_take(&plot->x, 0.0);
-        mn_axis_take(&plot->x, (double)report->last_step);
-    } else {
-        mn_axis_take(&plot->x, 0.7);
-        mn_axis_take(&plot->x, (double)report->last_epoch + 0.3);
-    }
-    mn_axis_fit(&plot->x, 6, false);
-}
-
-/* ---- drawing --------------------------------------------------------------------------------- */
-
-static void draw_zero(mn_plot *plot)
-{
-    mn_page_format(plot->page, "<path class=\"zero\" d=\"M%.1f %.1fH%.1f\"/>", plot->left,
-                   mn_plot_y(plot, 0.0), plot->right);
-}
-
-static void draw_margin(mn_plot *plot, double margin)
-{
-    double top = mn_plot_y(plot, margin), bottom = mn_plot_y(plot, -margin);
-    mn_page_format(plot->page,
-                   "<rect class=\"band\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>"
-                   "<path class=\"bound\" d=\"M%.1f %.1fH%.1fM%.1f %.1fH%.1f\"/>",
-                   plot->left, top, plot->right - plot->left, bottom - top, plot->left, top,
-                   plot->right, plot->left, bottom, plot->right);
-}
-
-static void draw_points(mn_plot *plot, const mn_curve *curve, const char *precision)
-{
-    for (int i = 0; i < curve->count; i++)
-        mn_plot_marker(plot, mn_plot_x(plot, mn_curve_x(curve, i)),
-                       mn_plot_y(plot, mn_curve_y(curve, i)), precision, 4.0);
-}
-
-/* A row of crosses above the plot. */
-static void draw_broken(mn_plot *plot, const mn_curve *curve, const char *precision, int row)
-{
-    double y = plot->top - plot->strip + STRIP_ROW * (row + 0.5) - 4.0;
-    mn_page_format(plot->page, "<path class=\"line cross %s\" d=\"", mn_plot_class(precision));
-    for (int i = 0; i < curve->count; i++)
-        if (curve->broken[i])
-            mn_page_format(plot->page, "M%.1f %.1fl6 6m-6 0l6-6",
-                           mn_plot_x(plot, mn_curve_x(curve, i)) - 3.0, y - 3.0);
-    mn_page_put(plot->page, "\"/>\n");
-}
-
-static void draw_precision(mn_plot *plot, const mn_report *report, const line_chart *chart, int p)
-{
-    mn_curve curve;
-    const char *precision = report->precisions[p];
-    int drawn = 0;
-    for (int i = 0; report->seeds > 1 && i < report->result->row_count; i++) {
-        const mn_compare_row *row = &report->result->rows[i];
-        if (!mn_report_is(row, precision) || drawn++ >= SEED_LINES)
-            continue;
-        mn_curve_of_row(&curve, report, &chart->source, row);
-        mn_plot_line(plot, &curve, precision, true);
-    }
-    mn_curve_of_all(&curve, report, &chart->source, precision);
-    mn_plot_line(plot, &curve, precision, false);
-    if (!chart->source.steps && curve.count <= MARKED_POINTS)
-        draw_points(plot, &curve, precision);
-    if (plot->strip > 0.0)
-        draw_broken(plot, &curve, precision, p);
-}
-
-static void describe(char *text, size_t size, const mn_report *report, const line_chart *chart,
-                     bool broken)
-{
-    mn_curve curve;
-    int used = snprintf(text, size, "%s", chart->note);
-    mn_curve_of_all(&curve, report, &chart->source, "");
-    if (chart->margin)
-        used += snprintf(text + used, size - (size_t)used, " of \xc2\xb1%g points",
-                         report->options->margin);
-    if (curve.width > 1)
-        used += snprintf(text + used, size - (size_t)used, "; means over %lld %s",
-                         (long long)curve.width, chart->source.steps ? "steps" : "epochs");
-    if (report->seeds > 1)
-        used +=
-            snprintf(text + used, size - (size_t)used, "; bold: mean of all seeds, thin: %sseeds",
-                     report->seeds > SEED_LINES ? "the first 12 " : "single ");
-    if (broken)
-        snprintf(text + used, size - (size_t)used, "; crosses above: not finite");
-}
-
-static void draw_chart(mn_page *page, const mn_report *report, const line_chart *chart)
-{
-    char note[256];
-    unsigned shown = 0; /* a bit for each precision */
-    mn_plot plot = {.page = page, .id = chart->id, .title = chart->title, .description = note};
-    int broken = fit_y(&plot, report, chart);
-    bool marked = chart->marked && broken > 0;
-    fit_x(&plot, report, chart->source.steps);
-    describe(note, sizeof note, report, chart, marked);
-    for (int p = 0; p < report->count; p++)
-        if (!chart->delta || strcmp(report->precisions[p], "fp32") != 0)
-            shown |= 1u << p;
-    plot.strip = marked ? STRIP_ROW * report->count + 4 : 0;
-    mn_plot_begin(&plot, report, shown);
-    if (marked)
-        mn_page_format(page, "<text x=\"0\" y=\"%.1f\">not finite</text>",
-                       plot.top - 0.5 * plot.strip + 2.0);
-    if (chart->delta)
-        draw_zero(&plot);
-    if (chart->margin)
-        draw_margin(&plot, report->options->margin);
-    for (int p = 0; p < report->count; p++)
-        if (shown & 1u << p)
-            draw_precision(&plot, report, chart, p);
-    mn_plot_end(&plot);
-}
-
-void mn_report_line_charts(mn_page *page, const mn_report *report)
-{
-    for (size_t i = 0; i < sizeof charts / sizeof *charts; i++) {
-        const line_chart *chart = &charts[i];
-        if ((chart->source.steps ? report->last_step : report->last_epoch) == 0)
-            continue;
-        if (chart->source.value == epoch_validation && !report->validation)
-            continue;
-        draw_chart(page, report, chart);
-    }
-}
-
-/* ---- loss scale ------------------------------------------------------------------------------ */
-
-/* A scale of 1 throughout is none. */
-static bool is_scaled(const mn_compare_row *row)
-{
-    for (int64_t i = 0; i < row->run->step_count; i++)
-        if (row->run->step_results[i].scale != 1.0)
-            return true;
-    return false;
-}
-
-/* True if there is still room in the step's window: what happens very often between two pixels
- * cannot be seen. */
-typedef struct crowd {
-    int window, count;
-} crowd;
-
-static bool has_room(crowd *state, const mn_curve *windows, const mn_step_result *step)
-{
-    int here = mn_curve_window(windows, step->step);
-    state->count = here == state->window ? state->count + 1 : 1;
-    state->window = here;
-    return state->count <= SEEN_IN_WINDOW;
-}
-
-static void draw_scale(mn_plot *plot, const mn_curve *windows, const mn_compare_row *row, bool thin)
+static void add_row(plot *p, const mn_compare_row *row)
 {
     const mn_train_result *run = row->run;
-    crowd drawn = {-1, 0};
-    double last = (double)NAN;
-    mn_page_format(plot->page, "<path class=\"line %s%s\" d=\"", mn_plot_class(row->precision),
-                   thin ? " seed" : " scale");
-    for (int64_t i = 0; i < run->step_count; i++) {
+    for (int64_t i = 0; p->chart->steps && i < run->step_count; i++) {
         const mn_step_result *step = &run->step_results[i];
-        double x = mn_plot_x(plot, (double)step->step), y = mn_plot_y(plot, step->scale);
-        bool changed = step->scale != last && isfinite(y);
-        if (changed && isnan(last))
-            mn_page_format(plot->page, "M%.1f %.1f", x, y);
-        if (changed && has_room(&drawn, windows, step)) {
-            mn_page_format(plot->page, "H%.1fV%.1f", x, y);
-            last = step->scale;
-        } else if (i + 1 == run->step_count && !isnan(last)) {
-            mn_page_format(plot->page, "H%.1f", x);
+        if (p->kind == LOSS)
+            add_value(p, step->step, step->loss, !isfinite(step->loss));
+        else if (p->kind == SCALE)
+            add_value(p, step->step, step->scale, step->skipped);
+        else
+            add_value(p, step->step, step->grad_norm, step->nonfinite);
+    }
+    for (int64_t i = 0; !p->chart->steps && i < run->epoch_count; i++) {
+        double less = p->kind == DIFFERENCE ? accuracy(p, reference(p, row), i) : 0.0;
+        add_value(p, run->epochs[i].epoch, accuracy(p, row, i) - less, false);
+    }
+}
+
+/* The curve of one row, or for NULL of all rows of the precision together. */
+static void trace(plot *p, const char *precision, const mn_compare_row *only)
+{
+    const mn_report *report = p->report;
+    memset(p->points, 0, sizeof p->points);
+    p->last = p->chart->steps ? report->last_step : report->last_epoch;
+    p->width = p->last > 0 ? (p->last - 1) / POINTS + 1 : 1;
+    p->count = (int)((p->last + p->width - 1) / p->width);
+    for (int i = 0; i < report->result->row_count; i++) {
+        const mn_compare_row *row = &report->result->rows[i];
+        /* Only fp16 has a scale. */
+        bool shown = p->kind != SCALE || strcmp(row->precision, "fp16") == 0;
+        if (shown && (only ? row == only : strcmp(row->precision, precision) == 0))
+            add_row(p, row);
+    }
+}
+
+/* NaN where there is nothing. */
+static double height(const plot *p, int window)
+{
+    return p->points[window].sum / (double)p->points[window].n;
+}
+
+static void take(axis *a, double value)
+{
+    if (!isfinite(value))
+        return;
+    a->low = fmin(a->low, value);
+    a->high = fmax(a->high, value);
+}
+
+/* The smallest of 1, 2, 5 times a power of ten that is not below `least`. */
+static double round_step(double least)
+{
+    double power = pow(10.0, floor(log10(least))), ratio = least / power;
+    return power * (ratio <= 1.0 ? 1.0 : ratio <= 2.0 ? 2.0 : ratio <= 5.0 ? 5.0 : 10.0);
+}
+
+/* Picks round ticks; widen: the ends become ticks. */
+static void fit(axis *a, bool widen)
+{
+    if (!(a->low <= a->high))
+        a->low = a->high = 0.0;
+    /* Ends so far apart, or so close, that steps between them have no digits left. */
+    a->low = fmax(a->low, -1e300);
+    a->high = fmin(a->high, 1e300);
+    if (a->high - a->low <= 1e-9 * fmax(fabs(a->low), fabs(a->high))) {
+        double more = fmax(0.05 * fabs(a->low), a->whole ? 0.5 : 1e-6);
+        a->low -= more;
+        a->high += more;
+    }
+    a->step = round_step((a->high - a->low) / 5.0);
+    if (a->whole && a->step < 1.0)
+        a->step = 1.0;
+    if (widen) {
+        a->low = floor(a->low / a->step + 1e-9) * a->step;
+        a->high = ceil(a->high / a->step - 1e-9) * a->step;
+    }
+}
+
+/* The i-th tick's value and label, up to the first that returns false. */
+static bool tick(const axis *a, bool logarithmic, int index, double *value, mn_label *label)
+{
+    int decimals = a->step < 1.0 ? (int)ceil(-log10(a->step) - 1e-9) : 0;
+    *value = (ceil(a->low / a->step - 1e-9) + index) * a->step;
+    *label = logarithmic ? mn_number(exp2(*value), *value < 0.0 ? -2 : 0, "")
+                         : mn_number(*value, decimals, "");
+    return *value <= a->high + 1e-6 * a->step;
+}
+
+static double place_x(const plot *p, double value)
+{
+    return LEFT + (value - p->x.low) / (p->x.high - p->x.low) * (RIGHT - LEFT);
+}
+
+static double place_y(const plot *p, double value)
+{
+    return BOTTOM - (value - p->y.low) / (p->y.high - p->y.low) * (BOTTOM - p->top);
+}
+
+static double middle(const plot *p, int window)
+{
+    int64_t first = window * p->width + 1, end = first + p->width - 1;
+    return place_x(p, 0.5 * (double)(first + (end < p->last ? end : p->last)));
+}
+
+/* False: there is nothing to show. */
+static bool fit_axes(plot *p)
+{
+    const mn_compare_result *result = p->report->result;
+    bool steps = p->chart->steps;
+    p->y = (axis){p->chart->logarithmic, (double)INFINITY, -(double)INFINITY, 1.0};
+    for (int i = 0; i < result->row_count; i++) {
+        trace(p, "", &result->rows[i]);
+        for (int w = 0; w < p->count; w++) {
+            take(&p->y, height(p, w));
+            p->marked |= p->points[w].mark;
         }
     }
-    mn_page_put(plot->page, "\"/>\n");
-}
-
-static void draw_skipped(mn_plot *plot, const mn_curve *windows, const mn_compare_row *row)
-{
-    crowd drawn = {-1, 0};
-    mn_page_format(plot->page, "<path class=\"line cross %s\" d=\"", mn_plot_class(row->precision));
-    for (int64_t i = 0; i < row->run->step_count; i++) {
-        const mn_step_result *step = &row->run->step_results[i];
-        double y = mn_plot_y(plot, step->scale);
-        if (step->skipped && isfinite(y) && has_room(&drawn, windows, step))
-            mn_page_format(plot->page, "M%.1f %.1fl7 7m-7 0l7-7",
-                           mn_plot_x(plot, (double)step->step) - 3.5, y - 3.5);
+    bool any = p->marked || p->y.low <= p->y.high;
+    for (int i = 0; p->kind == DIFFERENCE && i < result->deviation_count; i++) {
+        take(&p->y, result->deviations[i].interval_low_pp);
+        take(&p->y, result->deviations[i].interval_high_pp);
+        take(&p->y, -1.1 * p->report->options->margin);
+        take(&p->y, 1.1 * p->report->options->margin);
     }
-    mn_page_put(plot->page, "\"/>\n");
+    fit(&p->y, true);
+    /* There is room beside the first and last epoch's dots. */
+    p->x = (axis){true, steps ? 0.0 : 0.7, (double)p->last + (steps ? 0.0 : 0.3), 1.0};
+    fit(&p->x, false);
+    return any;
 }
 
-/* The rows with a loss scale, as a set of bits of their precisions. */
-static unsigned take_scales(mn_axis *axis, const mn_report *report)
+static void begin_figure(plot *p)
 {
-    unsigned precisions = 0;
-    for (int i = 0; i < report->result->row_count; i++) {
-        const mn_compare_row *row = &report->result->rows[i];
-        if (!is_scaled(row))
-            continue;
-        for (int64_t s = 0; s < row->run->step_count; s++)
-            mn_axis_take(axis, row->run->step_results[s].scale);
-        for (int p = 0; p < report->count; p++)
-            if (mn_report_is(row, report->precisions[p]))
-                precisions |= 1u << p;
+    const char *part = p->report->validation ? "validation; " : "test; ";
+    mn_put(p->page, "<figure><figcaption><strong>%s</strong><span>%s%s", p->chart->title,
+           p->chart->steps ? "" : part, p->chart->note);
+    if (p->width > 1 && p->kind != SCALE)
+        mn_put(p->page, "; means of %lld %s", (long long)p->width,
+               p->chart->steps ? "steps" : "epochs");
+    mn_put(p->page,
+           "</span></figcaption><svg viewBox=\"0 0 %d %d\" role=\"img\" "
+           "aria-label=\"%s\">\n",
+           WIDTH, HEIGHT, p->chart->title);
+}
+
+static void draw_x_axis(plot *p)
+{
+    mn_label label;
+    double value;
+    for (int i = 0; tick(&p->x, false, i, &value, &label); i++)
+        mn_put(p->page,
+               "<path class=\"grid\" d=\"M%.1f %.1fV%d\"/>"
+               "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>",
+               place_x(p, value), p->top, BOTTOM, place_x(p, value), BOTTOM + 16, label.text);
+    mn_put(p->page, "<text class=\"axis\" x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
+           (LEFT + RIGHT) / 2, BOTTOM + 36, p->chart->steps ? "step" : "epoch");
+}
+
+static void draw_y_axis(plot *p)
+{
+    mn_label label;
+    double value;
+    for (int i = 0; tick(&p->y, p->chart->logarithmic, i, &value, &label); i++)
+        mn_put(p->page,
+               "<path class=\"grid\" d=\"M%d %.1fH%d\"/>"
+               "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>",
+               LEFT, place_y(p, value), RIGHT, LEFT - 7, place_y(p, value) + 4.0, label.text);
+}
+
+static void draw_margin(plot *p)
+{
+    double high = place_y(p, p->report->options->margin);
+    double low = place_y(p, -p->report->options->margin);
+    mn_put(p->page,
+           "<rect class=\"band\" x=\"%d\" y=\"%.1f\" width=\"%d\" height=\"%.1f\"/>"
+           "<path class=\"bound\" d=\"M%d %.1fH%dM%d %.1fH%d\"/>"
+           "<path class=\"zero\" d=\"M%d %.1fH%d\"/>\n",
+           LEFT, high, RIGHT - LEFT, low - high, LEFT, high, RIGHT, LEFT, low, RIGHT, LEFT,
+           place_y(p, 0.0), RIGHT);
+}
+
+typedef enum pen { JOINED, DOTS_ONLY, MARKS } pen;
+
+/* The curve, broken where there are no values, or its marks in a row of their own above. */
+static void draw(plot *p, int precision, const char *class, pen with)
+{
+    double above = p->top - MARK_ROW * (p->report->count - precision) - 2.0;
+    bool down = false; /* the point before was drawn */
+    mn_put(p->page, "<path class=\"line %s %s\" d=\"", p->report->precisions[precision], class);
+    for (int i = 0; i < p->count; i++) {
+        double x = middle(p, i), y = place_y(p, height(p, i));
+        if (with == MARKS && p->points[i].mark)
+            mn_put(p->page, "M%.1f %.1fv7", x, above);
+        else if (with == JOINED && down && isfinite(y))
+            mn_put(p->page, p->kind == SCALE ? "H%.1fV%.1f" : "L%.1f %.1f", x, y);
+        else if (with != MARKS && isfinite(y)) /* the empty stroke makes a dot */
+            mn_put(p->page, "M%.1f %.1fh0", x, y);
+        down = isfinite(y);
     }
-    return precisions;
+    mn_put(p->page, "\"/>\n");
 }
 
-void mn_report_scale_chart(mn_page *page, const mn_report *report)
+/* The interval at the end, a little beside the other precisions'. */
+static void draw_interval(plot *p, int precision)
 {
-    const mn_curve_source source = {step_loss, true, 0}; /* any: only its windows are needed */
-    char note[160];
-    mn_curve windows;
-    mn_plot plot = {.page = page, .id = "scale", .title = "Loss scale", .description = note};
-    snprintf(note, sizeof note, "crosses: skipped steps%s",
-             report->seeds > 1 ? "; a line for each seed" : "");
-    plot.y = mn_axis_begin(MN_AXIS_LOG2, "scale");
-    unsigned precisions = take_scales(&plot.y, report);
-    if (mn_axis_empty(&plot.y))
+    const char *name = p->report->precisions[precision];
+    const mn_compare_deviation *d = mn_report_deviation(p->report, name);
+    if (!d || !isfinite(d->interval_low_pp) || !isfinite(d->interval_high_pp))
         return;
-    mn_axis_fit(&plot.y, 5, true);
-    fit_x(&plot, report, true);
-    mn_plot_begin(&plot, report, precisions);
-    mn_curve_of_all(&windows, report, &source, "");
+    double x = place_x(p, (double)p->last) + 7.0 * precision;
+    double low = place_y(p, d->interval_low_pp), high = place_y(p, d->interval_high_pp);
+    mn_put(p->page,
+           "<path class=\"line %s mark\" d=\"M%.1f %.1fV%.1fM%.1f %.1fh6M%.1f %.1fh6\"/>\n", name,
+           x, low, high, x - 3.0, low, x - 3.0, high);
+}
+
+static void draw_precision(plot *p, int precision)
+{
+    const char *name = p->report->precisions[precision];
+    const mn_compare_result *result = p->report->result;
     int drawn = 0;
-    for (int i = 0; i < report->result->row_count; i++) {
-        const mn_compare_row *row = &report->result->rows[i];
-        if (!is_scaled(row) || drawn++ >= SEED_LINES)
+    for (int i = 0; i < result->row_count; i++) {
+        bool own = strcmp(result->rows[i].precision, name) == 0 && drawn++ < SEED_LINES;
+        if (!own || (p->report->seeds == 1 && p->kind != SCALE))
             continue;
-        draw_scale(&plot, &windows, row, report->seeds > 1);
-        draw_skipped(&plot, &windows, row);
+        trace(p, name, &result->rows[i]);
+        draw(p, precision, p->kind == SCALE ? "step" : "thin", JOINED);
     }
-    mn_plot_end(&plot);
+    trace(p, name, NULL);
+    if (p->kind != SCALE)
+        draw(p, precision, "", JOINED);
+    if (!p->chart->steps && p->count <= DOTS)
+        draw(p, precision, "dots", DOTS_ONLY);
+    if (p->marked)
+        draw(p, precision, "mark", MARKS);
+    if (p->kind == DIFFERENCE)
+        draw_interval(p, precision);
+}
+
+void mn_report_charts(mn_json_out *page, const mn_report *report)
+{
+    mn_put(page, "<div class=\"charts\">\n");
+    for (int kind = 0; kind < CHARTS; kind++) {
+        plot p = {.page = page, .report = report, .kind = (chart_kind)kind};
+        p.chart = &charts[kind];
+        if (!fit_axes(&p))
+            continue;
+        p.top = TOP + (p.marked ? MARK_ROW * report->count : 0);
+        begin_figure(&p);
+        draw_x_axis(&p);
+        draw_y_axis(&p);
+        if (kind == DIFFERENCE)
+            draw_margin(&p);
+        for (int i = 0; i < report->count; i++)
+            draw_precision(&p, i);
+        mn_put(page, "</svg></figure>\n");
+    }
+    mn_put(page, "</div>\n");
 }

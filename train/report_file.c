@@ -8,144 +8,83 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ALIGNMENT = 16, TEMPORARY_TRIES = 100, SHOWN = 300 };
-
-/* The end of a path, so that the message's rest has room. */
-static const char *shown(const char *path)
-{
-    size_t length = strlen(path);
-    return length > SHOWN ? path + length - SHOWN : path;
-}
-
 static mn_status fail(mn_error *error, const char *path, const char *verb)
 {
-    char reason[128];
-    int code = errno;
-    if (strerror_r(code, reason, sizeof reason) != 0)
-        snprintf(reason, sizeof reason, "error %d", code);
-    return mn_error_set(error, MN_ERR_IO, "report: %s: cannot %s: %s", shown(path), verb, reason);
-}
-
-/* ---- folder ---------------------------------------------------------------------------------- */
-
-/* One folder; it may be there already, as a folder. */
-static mn_status make_one(const char *path, mn_error *error)
-{
-    struct stat is;
-    if (mkdir(path, 0777) == 0)
-        return MN_OK;
-    int code = errno;
-    if (stat(path, &is) == 0) {
-        if (S_ISDIR(is.st_mode))
-            return MN_OK;
-        code = ENOTDIR;
-    }
-    errno = code;
-    return fail(error, path, "make this folder");
+    char reason[128] = "unknown error";
+    (void)strerror_r(errno, reason, sizeof reason);
+    return mn_error_set(error, MN_ERR_IO, "report: %.300s: cannot %s: %s", path, verb, reason);
 }
 
 mn_status mn_report_folder(const mn_allocator *allocator, const char *path, mn_error *error)
 {
-    size_t bytes = strlen(path) + 1;
-    if (bytes == 1)
+    struct stat is;
+    int code = 0; /* why the last folder was not made; it may be there */
+    mn_json_out part;
+    if (!*path)
         return mn_error_set(error, MN_ERR_ARGUMENT, "--report: the folder's name is empty");
-    char *part = allocator->alloc(allocator->user, bytes, ALIGNMENT);
-    if (!part)
+    mn_out_init(&part, allocator);
+    mn_put(&part, "%s", path);
+    if (part.failed)
         return mn_error_set(error, MN_ERR_MEMORY, "report: no memory for a path");
-    memcpy(part, path, bytes);
-    mn_status status = MN_OK;
-    for (size_t i = 1; status == MN_OK && i < bytes; i++) {
-        if (part[i] != '/' && part[i] != '\0')
+    for (size_t i = 1; i <= part.length; i++) {
+        if ((path[i] != '/' && path[i] != '\0') || path[i - 1] == '/')
             continue;
-        part[i] = '\0';
-        if (part[i - 1] != '/')
-            status = make_one(part, error);
-        part[i] = path[i];
+        part.text[i] = '\0'; /* ends the path here for a moment */
+        code = mkdir(part.text, 0777) == 0 ? 0 : errno;
+        part.text[i] = path[i];
     }
-    allocator->free(allocator->user, part, bytes);
-    return status;
+    mn_out_free(&part);
+    if (stat(path, &is) == 0 && S_ISDIR(is.st_mode))
+        return access(path, W_OK | X_OK) == 0 ? MN_OK : fail(error, path, "write in this folder");
+    errno = code;
+    return fail(error, path, "make this folder");
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
-
-typedef struct output {
-    mn_error *error;
-    const char *folder, *name;
-    char *path, *temporary;
-    size_t bytes; /* of each of the two */
-    int file;
-} output;
-
-/* Creates "PATH.tmp.PID", or with one more number if that is there. */
-static mn_status open_temporary(output *out)
-{
-    for (int i = 0; i < TEMPORARY_TRIES; i++) {
-        snprintf(out->temporary, out->bytes, "%s/%s.tmp.%ld.%d", out->folder, out->name,
-                 (long)getpid(), i);
-        out->file = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (out->file >= 0)
-            return MN_OK;
-        if (errno != EEXIST)
-            break;
-    }
-    return fail(out->error, out->path, "create a file");
-}
-
-static mn_status write_all(output *out, const char *data, size_t bytes)
+static bool write_all(int file, const char *data, size_t bytes)
 {
     while (bytes > 0) {
-        ssize_t written = write(out->file, data, bytes < 1u << 30 ? bytes : 1u << 30);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written < 0)
-            return fail(out->error, out->path, "write");
-        data += written;
-        bytes -= (size_t)written;
+        ssize_t written = write(file, data, bytes < 1u << 30 ? bytes : 1u << 30);
+        if (written < 0 && errno != EINTR)
+            return false;
+        if (written > 0) {
+            data += written;
+            bytes -= (size_t)written;
+        }
     }
-    if (fsync(out->file) != 0)
-        return fail(out->error, out->path, "flush");
-    int file = out->file;
-    out->file = -1;
-    return close(file) == 0 ? MN_OK : fail(out->error, out->path, "close");
+    return fsync(file) == 0;
 }
 
-/* Makes the rename durable where the file system can. The file is whole either way. */
-static void flush_folder(const char *folder)
+/* On disk before it takes the place of what was there. */
+static mn_status replace(const mn_json_out *page, const char *path, const char *temporary,
+                         mn_error *error)
 {
-    int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    mn_status status = MN_OK;
+    int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (file < 0)
-        return;
-    (void)fsync(file);
-    close(file);
-}
-
-static mn_status save(output *out, const mn_page *page)
-{
-    MN_TRY(open_temporary(out));
-    mn_status status = write_all(out, page->text, page->length);
-    if (status == MN_OK && rename(out->temporary, out->path) != 0)
-        status = fail(out->error, out->path, "replace");
-    if (out->file >= 0)
-        close(out->file);
+        return fail(error, path, "create a file");
+    if (!write_all(file, page->text, page->length))
+        status = fail(error, path, "write");
+    if (close(file) != 0 && status == MN_OK)
+        status = fail(error, path, "close");
+    if (status == MN_OK && rename(temporary, path) != 0)
+        status = fail(error, path, "replace");
     if (status != MN_OK)
-        unlink(out->temporary);
-    else
-        flush_folder(out->folder);
+        unlink(temporary);
     return status;
 }
 
-mn_status mn_report_save(const mn_allocator *allocator, const char *folder, const char *name,
-                         const mn_page *page, mn_error *error)
+mn_status mn_report_save(const mn_json_out *page, const char *folder, const char *name,
+                         mn_error *error)
 {
-    size_t bytes = strlen(folder) + strlen(name) + 64, both;
-    if (!mn_size_mul(bytes, 2, &both))
-        return mn_error_set(error, MN_ERR_MEMORY, "report: the path is too long");
-    char *memory = allocator->alloc(allocator->user, both, ALIGNMENT);
-    if (!memory)
-        return mn_error_set(error, MN_ERR_MEMORY, "report: no memory for a path");
-    output out = {error, folder, name, memory, memory + bytes, bytes, -1};
-    snprintf(out.path, bytes, "%s/%s", folder, name);
-    mn_status status = save(&out, page);
-    allocator->free(allocator->user, memory, both);
+    mn_json_out path, temporary;
+    mn_out_init(&path, &page->allocator);
+    mn_out_init(&temporary, &page->allocator);
+    mn_put(&path, "%s/%s", folder, name);
+    mn_put(&temporary, "%s/%s.tmp.%ld", folder, name, (long)getpid());
+    mn_status status = path.failed || temporary.failed
+                           ? mn_error_set(error, MN_ERR_MEMORY, "report: no memory for a path")
+                           : replace(page, path.text, temporary.text, error);
+    mn_out_free(&path);
+    mn_out_free(&temporary);
     return status;
 }

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- data ------------------------------------------------------------------------------------ */
@@ -50,11 +51,6 @@ static mn_status open_data(mn_run *run)
 
 const char *mn_run_data_name(const mn_run *run)
 {
-    /* The parameters of synthetic data are its whole content; what follows other names is a path.
-     */
-    bool numbers = run->info.name && strcmp(run->info.name, "synthetic") == 0;
-    if (numbers && !run->options.train_set)
-        return run->options.data;
     return run->info.name ? run->info.name : "memory";
 }
 
@@ -165,10 +161,14 @@ static mn_status open_optimizer(mn_run *run)
     return mn_error_status(run->context);
 }
 
-/* Hours of training should not end with a folder that is not there. */
-static mn_status check_folder(mn_run *run, const char *path)
+/* Hours of training should not end with a file that cannot be written. */
+static mn_status check_checkpoint(mn_run *run, const char *path)
 {
     char folder[4096], reason[128];
+    struct stat there;
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
+        return mn_error_set(&run->error, MN_ERR_IO, "--checkpoint %.400s: is %s, not a file", path,
+                            S_ISDIR(there.st_mode) ? "a folder" : "a device or pipe");
     const char *slash = strrchr(path, '/');
     size_t length = slash ? (size_t)(slash - path) : 0;
     if (length >= sizeof folder)
@@ -210,7 +210,7 @@ static mn_status open_parts(mn_run *run, const mn_state_dict *resumed)
 static mn_status open_all(mn_run *run)
 {
     if (run->options.checkpoint)
-        MN_TRY(check_folder(run, run->options.checkpoint));
+        MN_TRY(check_checkpoint(run, run->options.checkpoint));
     MN_TRY(open_data(run));
     MN_TRY(open_context(run));
     if (!run->options.resume)

@@ -120,7 +120,8 @@ typedef struct mn_run {
     int64_t steps_here; /* steps of this process */
     uint64_t peak;      /* of tensor bytes in steps */
     double started, epoch_started;
-    bool cancelled, collapsed;
+    bool cancelled;
+    int64_t collapsed_step; /* 0: the loss scale has not collapsed */
     mn_list step_results, epoch_results;
     mn_json_out json;
     char rules[4096];
@@ -148,6 +149,9 @@ mn_status mn_identity_save(const mn_run *run, mn_state_dict *dict);
 /* MN_ERR_MISMATCH with every difference, unless options.resume_anyway; tells the notice callback of
  * differences that are let through. */
 mn_status mn_identity_check(mn_run *run, const mn_state_dict *dict);
+
+/* loop.c: as mn_train, but a collapse of the loss scale ends the run and is said in its result. */
+mn_train_result *mn_train_collapsible(const mn_train_options *options, mn_error *error);
 
 /* events.c: lines for options.log. */
 mn_status mn_event_start(mn_run *run);

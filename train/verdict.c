@@ -34,6 +34,12 @@ bool mn_compare_uses_validation(const mn_compare_row *rows, int row_count)
     return false;
 }
 
+/* Only at their end can runs be compared. */
+static bool complete(const mn_train_result *run)
+{
+    return !run->cancelled && run->collapsed_step == 0;
+}
+
 static const mn_compare_row *find_row(const mn_compare_row *rows, int row_count,
                                       const char *precision, uint64_t seed)
 {
@@ -59,7 +65,8 @@ static double loss_delta(const mn_train_result *a, const mn_train_result *b)
 /* Inside: the interval lies within the margin. Outside: wholly beyond it. */
 static const char *verdict(const mn_compare_deviation *d, double margin)
 {
-    if (d->n < 3 || isnan(d->interval_low_pp) || isnan(d->interval_high_pp))
+    /* Runs without a final accuracy cannot be left out of a verdict on all of them. */
+    if (d->n < 3 || d->collapsed > 0 || isnan(d->interval_low_pp) || isnan(d->interval_high_pp))
         return "not enough seeds to say";
     if (d->interval_low_pp >= -margin && d->interval_high_pp <= margin)
         return "within the stated bound";
@@ -95,15 +102,18 @@ void mn_compare_deviate(const mn_compare_row *rows, int row_count, double margin
 {
     sums s = {0.0, 0.0, 0.0, 0.0};
     bool validation = mn_compare_uses_validation(rows, row_count);
-    d->n = 0;
+    d->n = d->collapsed = 0;
     d->max_loss_delta = 0.0;
     for (int i = 0; i < row_count; i++) {
         if (strcmp(rows[i].precision, d->precision) != 0)
             continue;
         const mn_compare_row *reference = find_row(rows, row_count, "fp32", rows[i].seed);
-        if (reference != NULL)
+        d->collapsed += rows[i].run->collapsed_step > 0;
+        if (reference != NULL && complete(rows[i].run) && complete(reference->run))
             add_pair(&rows[i], reference, validation, d, &s);
     }
+    if (d->n == 0)
+        d->max_loss_delta = (double)NAN;
     double n = d->n;
     d->accuracy_delta_pp_mean = s.delta / n;
     d->throughput_ratio = s.throughput / n;
