@@ -1,22 +1,19 @@
 /* Autocast: regions and the cast hook. */
 #include "amp/internal.h"
 
-#include <string.h>
-
 /* ---- state ----------------------------------------------------------------------------------- */
 
 static void state_destroy(mn_context *context, void *state)
 {
     mn_autocast *autocast = state;
-    mn_sections_free(context, &autocast->regions);
+    mn_sections_scope_end(context, &autocast->regions, -1);
     mn_host_free(context, autocast, sizeof *autocast);
 }
 
 static void state_scope_end(mn_context *context, void *state, int depth)
 {
     mn_autocast *autocast = state;
-    (void)context;
-    mn_sections_scope_end(&autocast->regions, depth);
+    mn_sections_scope_end(context, &autocast->regions, depth);
 }
 
 mn_autocast *mn_autocast_state(mn_context *context)
@@ -58,19 +55,11 @@ mn_status mn_autocast_end(mn_context *context)
 mn_dtype mn_autocast_dtype(const mn_context *context)
 {
     const mn_autocast *autocast = context ? context->slots[MN_SLOT_AMP].state : NULL;
-    const mn_section *top = autocast ? mn_sections_top(&autocast->regions) : NULL;
+    const mn_section *top = autocast ? mn_sections_top(autocast->regions) : NULL;
     return top ? top->dtype : MN_F32;
 }
 
 /* ---- casts ----------------------------------------------------------------------------------- */
-
-static mn_cast_attributes cast_attributes(mn_dtype dtype)
-{
-    mn_cast_attributes attributes;
-    memset(&attributes, 0, sizeof attributes);
-    attributes.dtype = dtype;
-    return attributes;
-}
 
 static bool is_low(mn_dtype dtype)
 {
@@ -86,7 +75,7 @@ static bool is_parameter(const mn_tensor *x)
  * replaced, not rewritten: the tape may still hold it. */
 static mn_tensor *from_shadow(mn_tensor *x, mn_dtype dtype)
 {
-    mn_cast_attributes attributes = cast_attributes(dtype);
+    const mn_cast_attributes attributes = {dtype};
     mn_shadow *shadow = &x->leaf->shadow[dtype == MN_BF16];
     if (shadow->storage && shadow->version == x->storage->version)
         return mn_tensor_view(shadow->storage, 0, dtype, x->ndim, x->shape);
@@ -102,7 +91,7 @@ static mn_tensor *from_shadow(mn_tensor *x, mn_dtype dtype)
 /* One recorded cast per use, so that gradients of several uses meet in the source's dtype. */
 static mn_tensor *cast(mn_tensor *x, mn_dtype dtype)
 {
-    mn_cast_attributes attributes = cast_attributes(dtype);
+    const mn_cast_attributes attributes = {dtype};
     mn_tensor *y = is_low(dtype) && is_parameter(x)
                        ? from_shadow(x, dtype)
                        : mn_dispatch1(x->context, MN_OP_cast, &x, 1, &attributes);

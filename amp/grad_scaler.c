@@ -4,7 +4,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <string.h>
 
 mn_grad_scaler_options mn_grad_scaler_options_default(void)
 {
@@ -69,18 +68,6 @@ mn_status mn_grad_scaler_check(const mn_grad_scaler *scaler)
     return scaler ? scaler->context->error.status : MN_ERR_ARGUMENT;
 }
 
-static mn_status set_record(mn_grad_scaler *scaler, int slot, double value)
-{
-    mn_context *context = scaler->context;
-    mn_scope scope = mn_scope_begin(context);
-    mn_tensor *entry =
-        mn_tensor_view(scaler->record->storage,
-                       scaler->record->offset + (size_t)slot * sizeof(double), MN_F64, 0, NULL);
-    mn_status status = entry ? mn_tensor_fill(entry, value) : mn_error_status(context);
-    mn_scope_end(context, scope);
-    return status;
-}
-
 /* Settles steps that an error broke off (see mn_optimizer_zero_grad) before the scale is used
  * again: what was found for one that cannot happen any more is forgotten, and the update is made up
  * for after one that did. */
@@ -94,7 +81,7 @@ static mn_status settle(mn_grad_scaler *scaler)
             return mn_grad_scaler_update(scaler);
         MN_TRY(mn_optimizer_forget_step(o));
         if (scaler->checks == 1)
-            MN_TRY(set_record(scaler, MN_SCALER_FOUND_INF, 0));
+            MN_TRY(mn_record_set(scaler->record, MN_SCALER_FOUND_INF, 1, 0));
         mn_optimizer_ready(o);
         scaler->checks--;
     }
@@ -110,7 +97,7 @@ mn_status mn_grad_scaler_idle(mn_grad_scaler *scaler, const char *caller)
                    "%s: only between steps: call mn_grad_scaler_update first", caller);
 }
 
-static mn_status check_pair(const mn_grad_scaler *scaler, const mn_optimizer *optimizer)
+static mn_status check_pair(mn_grad_scaler *scaler, const mn_optimizer *optimizer)
 {
     MN_TRY(mn_grad_scaler_check(scaler));
     if (!optimizer)
@@ -118,7 +105,7 @@ static mn_status check_pair(const mn_grad_scaler *scaler, const mn_optimizer *op
     if (optimizer->context != scaler->context)
         return mn_fail(scaler->context, MN_ERR_ARGUMENT,
                        "grad scaler: the optimizer belongs to another context");
-    if (optimizer->stage_owner && optimizer->stage_owner != scaler)
+    if (optimizer->stage_list && optimizer->stage_list != &scaler->touched)
         return mn_fail(
             scaler->context, MN_ERR_STATE,
             "grad scaler: the optimizer is between unscale and update of another scaler");
@@ -126,19 +113,6 @@ static mn_status check_pair(const mn_grad_scaler *scaler, const mn_optimizer *op
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
-
-static mn_status make_record(mn_grad_scaler *scaler)
-{
-    static const int64_t shape[1] = {MN_RECORD_SIZE};
-    double record[MN_RECORD_SIZE] = {0};
-    scaler->record = mn_tensor_new_unscoped(scaler->context, MN_F64, 1, shape);
-    if (!scaler->record)
-        return scaler->context->error.status;
-    record[MN_SCALER_SCALE] =
-        scaler->options.enabled ? (double)(float)scaler->options.init_scale : 1;
-    record[MN_SCALER_SCALE_USED] = record[MN_SCALER_SCALE];
-    return mn_tensor_write(scaler->record, record, sizeof record);
-}
 
 mn_grad_scaler *mn_grad_scaler_create(mn_context *context, const mn_grad_scaler_options *options)
 {
@@ -155,11 +129,14 @@ mn_grad_scaler *mn_grad_scaler_create(mn_context *context, const mn_grad_scaler_
     scaler->context = context;
     scaler->options = known;
     scaler->scaling = ++context->last_scaling;
-    if (make_record(scaler) != MN_OK) {
-        mn_grad_scaler_free(scaler);
-        return NULL;
-    }
-    return scaler;
+    double scale = known.enabled ? (double)(float)known.init_scale : 1;
+    scaler->record = mn_record_create(
+        context,
+        (const double[MN_RECORD_SIZE]){[MN_SCALER_SCALE] = scale, [MN_SCALER_SCALE_USED] = scale});
+    if (scaler->record)
+        return scaler;
+    mn_grad_scaler_free(scaler);
+    return NULL;
 }
 
 void mn_grad_scaler_free(mn_grad_scaler *scaler)
@@ -187,7 +164,6 @@ bool mn_grad_scaler_is_enabled(const mn_grad_scaler *scaler)
 /* The record changes with every use, so the graph keeps a copy of it. */
 mn_tensor *mn_grad_scaler_scale(mn_grad_scaler *scaler, mn_tensor *loss, double weight)
 {
-    mn_weight_attributes attributes;
     if (mn_grad_scaler_check(scaler) != MN_OK || settle(scaler) != MN_OK)
         return NULL;
     mn_context *context = scaler->context;
@@ -197,8 +173,7 @@ mn_tensor *mn_grad_scaler_scale(mn_grad_scaler *scaler, mn_tensor *loss, double 
         mn_fail(context, MN_ERR_ARGUMENT, "grad scaler: the weight of the loss is not finite");
         return NULL;
     }
-    memset(&attributes, 0, sizeof attributes);
-    attributes.weight = weight;
+    const mn_weight_attributes attributes = {weight};
     mn_tensor *inputs[2] = {loss, scaler->record};
     mn_tensor *scaled = mn_dispatch1(context, MN_OP_scaler_scale, inputs, 2, &attributes);
     if (!scaled || !loss->requires_grad || !mn_is_recording(context))
@@ -207,6 +182,8 @@ mn_tensor *mn_grad_scaler_scale(mn_grad_scaler *scaler, mn_tensor *loss, double 
     if (!inputs[1] ||
         mn_record(context, &mn_ops[MN_OP_scaler_scale], inputs, 2, &attributes, &scaled) != MN_OK)
         return NULL;
+    if (scaler->options.enabled)
+        mn_mark_scaled(scaled, scaler->scaling);
     return scaled;
 }
 
@@ -215,24 +192,15 @@ mn_status mn_grad_scaler_backward(mn_grad_scaler *scaler, mn_tensor *loss, doubl
     MN_TRY(mn_grad_scaler_check(scaler));
     mn_context *context = scaler->context;
     mn_scope scope = mn_scope_begin(context);
-    mn_tensor *scaled = mn_grad_scaler_scale(scaler, loss, weight);
-    mn_tensor *seed =
-        scaled ? mn_full(context, scaled->dtype, scaled->ndim, scaled->shape, 1) : NULL;
-    mn_status status = mn_error_status(context);
-    context->scaling = scaler->scaling;
-    if (seed)
-        status = mn_backward_from(scaled, seed,
-                                  scaler->options.enabled ? MN_GRAD_SCALED : MN_GRAD_PLAIN);
-    context->scaling = 0;
+    mn_backward(mn_grad_scaler_scale(scaler, loss, weight), 1);
     mn_scope_end(context, scope);
-    return status;
+    return mn_error_status(context);
 }
 
 /* ---- unscale, step, update ------------------------------------------------------------------- */
 
 static mn_status check_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
 {
-    int count;
     if (optimizer->stage == MN_STAGE_UNSCALED)
         return mn_fail(scaler->context, MN_ERR_STATE,
                        "unscale was already called on this optimizer since the last update: call "
@@ -254,14 +222,13 @@ static mn_status check_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
                            "the scale was changed: call zero_grad, then run a new backward",
                            i, mn_tensor_name(p));
     }
-    MN_TRY(mn_optimizer_gradients(optimizer, MN_GRAD_SCALED, &count));
-    return count > 0 ? MN_OK : mn_optimizer_no_gradient(optimizer);
+    return mn_optimizer_check_gradients(optimizer, MN_GRAD_SCALED);
 }
 
 static mn_status unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
 {
     MN_TRY(check_unscale(scaler, optimizer));
-    mn_optimizer_enter(optimizer, MN_STAGE_UNSCALED, scaler, &scaler->touched);
+    mn_optimizer_enter(optimizer, MN_STAGE_UNSCALED, &scaler->touched);
     scaler->checks++;
     for (int i = 0; i < optimizer->count; i++) {
         mn_tensor *p = optimizer->parameters[i];
@@ -283,18 +250,15 @@ mn_status mn_grad_scaler_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer
 
 static mn_status step(mn_grad_scaler *scaler, mn_optimizer *optimizer)
 {
-    int count;
     if (optimizer->stage == MN_STAGE_STEPPED)
         return mn_fail(scaler->context, MN_ERR_STATE,
                        "step was already called on this optimizer since the last update: call "
                        "update() once per step");
     if (optimizer->stage == MN_STAGE_READY)
         MN_TRY(unscale(scaler, optimizer));
-    MN_TRY(mn_optimizer_gradients(optimizer, MN_GRAD_UNSCALED, &count));
-    if (count == 0)
-        return mn_optimizer_no_gradient(optimizer);
+    MN_TRY(mn_optimizer_check_gradients(optimizer, MN_GRAD_UNSCALED));
     MN_TRY(mn_optimizer_apply(optimizer));
-    mn_optimizer_enter(optimizer, MN_STAGE_STEPPED, scaler, &scaler->touched);
+    mn_optimizer_enter(optimizer, MN_STAGE_STEPPED, &scaler->touched);
     return MN_OK;
 }
 
@@ -306,30 +270,26 @@ mn_status mn_grad_scaler_step(mn_grad_scaler *scaler, mn_optimizer *optimizer,
     MN_TRY(scaler->options.enabled ? step(scaler, optimizer) : mn_optimizer_step(optimizer));
     if (!outcome)
         return MN_OK;
-    MN_TRY(mn_optimizer_read_record(optimizer, record));
+    MN_TRY(mn_record_read(optimizer->record, record));
     *outcome = record[MN_OPT_OUTCOME] == MN_STEP_APPLIED ? MN_STEP_APPLIED : MN_STEP_SKIPPED;
     return MN_OK;
 }
 
 mn_status mn_grad_scaler_update(mn_grad_scaler *scaler)
 {
-    mn_scaler_attributes attributes;
     MN_TRY(mn_grad_scaler_check(scaler));
-    if (!scaler->options.enabled)
+    const mn_grad_scaler_options *o = &scaler->options;
+    const mn_scaler_attributes attributes = {o->growth_factor, o->backoff_factor, o->min_scale,
+                                             o->max_scale, o->growth_interval};
+    if (!o->enabled)
         return MN_OK;
     if (scaler->checks == 0)
         return mn_fail(scaler->context, MN_ERR_STATE,
                        "update: no gradients were checked since the last one: call "
                        "mn_grad_scaler_step (or unscale) first");
-    memset(&attributes, 0, sizeof attributes);
-    attributes.growth_factor = scaler->options.growth_factor;
-    attributes.backoff_factor = scaler->options.backoff_factor;
-    attributes.min_scale = scaler->options.min_scale;
-    attributes.max_scale = scaler->options.max_scale;
-    attributes.growth_interval = scaler->options.growth_interval;
-    for (mn_optimizer *o = scaler->touched; o; o = o->stage_next) {
-        if (o->stage == MN_STAGE_UNSCALED)
-            MN_TRY(mn_optimizer_forget_step(o));
+    for (mn_optimizer *at = scaler->touched; at; at = at->stage_next) {
+        if (at->stage == MN_STAGE_UNSCALED)
+            MN_TRY(mn_optimizer_forget_step(at));
     }
     MN_TRY(mn_dispatch(scaler->context, &mn_ops[MN_OP_scaler_update], &scaler->record, 1,
                        &attributes, false, NULL));
@@ -345,12 +305,12 @@ mn_status mn_grad_scaler_update(mn_grad_scaler *scaler)
 mn_status mn_grad_scaler_set_scale(mn_grad_scaler *scaler, double scale)
 {
     MN_TRY(mn_grad_scaler_check(scaler));
-    mn_context *context = scaler->context;
     MN_TRY(mn_grad_scaler_idle(scaler, "grad_scaler_set_scale"));
-    MN_TRY(check_scale(context, &scaler->options, scale));
-    scaler->scaling = ++context->last_scaling;
-    return scaler->options.enabled ? set_record(scaler, MN_SCALER_SCALE, (double)(float)scale)
-                                   : MN_OK;
+    MN_TRY(check_scale(scaler->context, &scaler->options, scale));
+    scaler->scaling = ++scaler->context->last_scaling;
+    return scaler->options.enabled
+               ? mn_record_set(scaler->record, MN_SCALER_SCALE, 1, (double)(float)scale)
+               : MN_OK;
 }
 
 mn_status mn_grad_scaler_set_growth_interval(mn_grad_scaler *scaler, int64_t interval)

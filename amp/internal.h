@@ -32,6 +32,5 @@ mn_status mn_grad_scaler_check(const mn_grad_scaler *scaler);
 mn_status mn_grad_scaler_idle(mn_grad_scaler *scaler, const char *caller);
 /* All options but init_scale. */
 mn_status mn_grad_scaler_check_options(mn_context *context, const mn_grad_scaler_options *options);
-mn_status mn_grad_scaler_read_record(const mn_grad_scaler *scaler, double record[MN_RECORD_SIZE]);
 
 #endif

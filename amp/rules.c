@@ -25,8 +25,7 @@ static int find_rule(const char *name, size_t length)
 
 mn_status mn_autocast_set_rule(mn_context *context, const char *op, mn_cast_rule rule)
 {
-    if (!mn_ok(context))
-        return mn_error_status(context);
+    MN_TRY(mn_error_status(context));
     int index = op ? find_op(op, strlen(op)) : -1;
     if (index < 0)
         return mn_fail(context, MN_ERR_ARGUMENT, "autocast_set_rule: there is no op \"%.100s\"",
@@ -44,8 +43,7 @@ mn_status mn_autocast_set_rule(mn_context *context, const char *op, mn_cast_rule
 
 mn_status mn_autocast_reset_rules(mn_context *context)
 {
-    if (!mn_ok(context))
-        return mn_error_status(context);
+    MN_TRY(mn_error_status(context));
     mn_autocast *autocast = context->slots[MN_SLOT_AMP].state;
     if (autocast)
         memset(autocast->overridden, 0, sizeof autocast->overridden);
@@ -54,8 +52,7 @@ mn_status mn_autocast_reset_rules(mn_context *context)
 
 mn_status mn_autocast_rules_text(mn_context *context, char *buffer, size_t size)
 {
-    if (!mn_ok(context))
-        return mn_error_status(context);
+    MN_TRY(mn_error_status(context));
     const mn_autocast *autocast = context->slots[MN_SLOT_AMP].state;
     size_t used = 0;
     if (size > 0)
@@ -96,8 +93,7 @@ static mn_status parse_rule(mn_context *context, mn_autocast *parsed, const char
 
 mn_status mn_autocast_set_rules(mn_context *context, const char *text)
 {
-    if (!mn_ok(context))
-        return mn_error_status(context);
+    MN_TRY(mn_error_status(context));
     mn_autocast parsed = {.overridden = {false}};
     for (const char *at = text ? text : ""; *at;) {
         size_t length = strcspn(at, ",");

@@ -8,9 +8,12 @@
  * mn_apply would have; nothing happens under no-grad or when no input requires a gradient. */
 mn_status mn_record(mn_context *context, const mn_op *op, mn_tensor *const *inputs, int input_count,
                     const void *attributes, mn_tensor *const *outputs);
+/* What backward from a loss on its way through this one gives is scaled; `scaling` (not 0) tells by
+ * which scaler at which of its scales. */
+void mn_mark_scaled(mn_tensor *loss, uint64_t scaling);
 /* Backward from root with gradient `seed` (root's shape) whose leaves become `state` (PLAIN or
- * SCALED). Refuses to mix states; a scaled backward also refuses gradients that a finished step has
- * consumed. */
+ * SCALED), SCALED in any case where it passes a loss marked so. Refuses to mix states; a scaled
+ * backward also refuses gradients that a finished step has consumed. */
 mn_status mn_backward_from(mn_tensor *root, mn_tensor *seed, mn_grad_state state);
 bool mn_is_recording(const mn_context *context);
 

@@ -1,6 +1,6 @@
 /* Backward: walks the recorded graph from a root in decreasing order of recording, without
- * recursion, and frees it on the way. Everything that can be refused is refused before the first
- * gradient is touched. */
+ * recursion or memory of its own, and frees it on the way. Everything that can be refused is
+ * refused before the first gradient is touched. */
 #include "autograd/node.h"
 
 #include <math.h>
@@ -32,99 +32,84 @@ static mn_status check_saved(const mn_node *node, const char *what, int index,
     return status;
 }
 
-static mn_status check_node(const mn_node *node, mn_grad_state state)
+static mn_status check_node(const mn_node *node)
 {
     if (node->used)
         return mn_fail(node->context, MN_ERR_STATE,
                        "second backward through a graph that the first one has freed (at %s%s%s): "
                        "run the forward pass again, or add the losses before one backward",
                        node->path ? node->path : "", node->path ? ": " : "", node->op->name);
-    for (int i = 0; i < node->input_count; i++) {
+    for (int i = 0; i < node->input_count; i++)
         MN_TRY(check_saved(node, "input", i, &node->inputs[i].saved));
-        if (node->inputs[i].leaf && node->inputs[i].leaf->requires_grad)
-            MN_TRY(mn_leaf_admits(node->inputs[i].leaf, state));
-    }
     for (int i = 0; i < node->op->outputs; i++)
         MN_TRY(check_saved(node, "output", i, &node->outputs[i].saved));
     return MN_OK;
 }
 
-static mn_status found_grow(mn_context *context, mn_autograd *autograd)
+/* What the pass gives is scaled if any of it comes through a scaled loss. */
+static mn_status join_scaling(mn_pass *pass, const mn_node *node)
 {
-    size_t capacity = 64, bytes;
-    if (autograd->found_capacity > 0 && !mn_size_mul(autograd->found_capacity, 2, &capacity))
-        return mn_fail(context, MN_ERR_MEMORY, "the graph is too large");
-    if (!mn_size_mul(capacity, sizeof(mn_node *), &bytes))
-        return mn_fail(context, MN_ERR_MEMORY, "the graph is too large");
-    mn_node **found = mn_host_alloc(context, bytes);
-    if (!found)
-        return context->error.status;
-    if (autograd->found_count > 0)
-        memcpy(found, autograd->found, autograd->found_count * sizeof *found);
-    mn_host_free(context, autograd->found, autograd->found_capacity * sizeof *found);
-    autograd->found = found;
-    autograd->found_capacity = capacity;
-    return MN_OK;
-}
-
-/* Adds a node that this pass has not met yet, with a reference. */
-static mn_status found_add(mn_context *context, mn_autograd *autograd, mn_node *node)
-{
-    if (!node || node->pass == autograd->pass)
+    if (node->scaling == 0 || node->scaling == pass->scaling)
         return MN_OK;
-    if (autograd->found_count == autograd->found_capacity)
-        MN_TRY(found_grow(context, autograd));
-    node->pass = autograd->pass;
+    if (pass->scaling != 0)
+        return mn_fail(node->context, MN_ERR_STATE,
+                       "backward through losses of two scales: use one scaler, and run backward "
+                       "before mn_grad_scaler_update");
+    pass->scaling = node->scaling;
+    pass->state = MN_GRAD_SCALED;
+    return MN_OK;
+}
+
+/* Appends a node that this pass has not met yet, with a reference; returns the list's new end. */
+static mn_node *append(mn_pass *pass, mn_node *last, mn_node *node)
+{
+    if (!node || node->pass == pass->number)
+        return last;
+    node->pass = pass->number;
     node->references++;
-    autograd->found[autograd->found_count++] = node;
-    return MN_OK;
-}
-
-/* All nodes that root depends on, checked. The list is its own work list. */
-static mn_status find(mn_context *context, mn_autograd *autograd, mn_node *root,
-                      mn_grad_state state)
-{
-    autograd->pass++;
-    MN_TRY(found_add(context, autograd, root));
-    for (size_t i = 0; i < autograd->found_count; i++) {
-        mn_node *node = autograd->found[i];
-        MN_TRY(check_node(node, state));
-        for (int k = 0; k < node->input_count; k++)
-            MN_TRY(found_add(context, autograd, node->inputs[k].producer));
-    }
-    return MN_OK;
-}
-
-/* ---- order: the list as a heap with the largest sequence number first -------------------------
- */
-
-static void sift_down(mn_node **heap, size_t count, size_t index)
-{
-    mn_node *node = heap[index];
-    for (size_t child = 2 * index + 1; child < count; child = 2 * index + 1) {
-        if (child + 1 < count && heap[child + 1]->sequence > heap[child]->sequence)
-            child++;
-        if (heap[child]->sequence <= node->sequence)
-            break;
-        heap[index] = heap[child];
-        index = child;
-    }
-    heap[index] = node;
-}
-
-static void heapify(mn_autograd *autograd)
-{
-    for (size_t i = autograd->found_count / 2; i-- > 0;)
-        sift_down(autograd->found, autograd->found_count, i);
-}
-
-static mn_node *pop(mn_autograd *autograd)
-{
-    mn_node *node = autograd->found[0];
-    autograd->found[0] = autograd->found[--autograd->found_count];
-    if (autograd->found_count > 0)
-        sift_down(autograd->found, autograd->found_count, 0);
+    node->next = NULL;
+    if (last)
+        last->next = node;
     return node;
+}
+
+/* Lists all nodes that root depends on and checks them; the list is its own work list. */
+static mn_status find(mn_pass *pass, mn_node *root)
+{
+    mn_node *last = pass->nodes = append(pass, NULL, root);
+    mn_status status = MN_OK;
+    for (mn_node *node = root; node && status == MN_OK; node = node->next) {
+        status = check_node(node);
+        if (status == MN_OK)
+            status = join_scaling(pass, node);
+        for (int i = 0; i < node->input_count; i++)
+            last = append(pass, last, node->inputs[i].producer);
+    }
+    for (mn_node *node = root; node && status == MN_OK; node = node->next)
+        for (int i = 0; i < node->input_count && status == MN_OK; i++)
+            if (node->inputs[i].leaf && node->inputs[i].leaf->requires_grad)
+                status = mn_leaf_admits(node->inputs[i].leaf, pass);
+    return status;
+}
+
+/* Sorts `count` nodes from *list on by falling sequence numbers; *list then is what follows them.
+ * No recursion deeper than the logarithm of their number. */
+static mn_node *sort(mn_node **list, size_t count)
+{
+    mn_node *sorted = *list, **end = &sorted;
+    if (count <= 1) {
+        *list = sorted->next;
+        sorted->next = NULL;
+        return sorted;
+    }
+    mn_node *a = sort(list, count / 2), *b = sort(list, count - count / 2);
+    for (; a && b; end = &(*end)->next) {
+        mn_node **larger = a->sequence > b->sequence ? &a : &b;
+        *end = *larger;
+        *larger = (*larger)->next;
+    }
+    *end = a ? a : b;
+    return sorted;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -151,7 +136,7 @@ static mn_status add_gradient(mn_context *context, mn_node_output *output, mn_te
 }
 
 static mn_status deliver(mn_context *context, mn_node *node, int index, mn_tensor *gradient,
-                         mn_grad_state state)
+                         const mn_pass *pass)
 {
     mn_node_input *input = &node->inputs[index];
     if (!same_kind(&input->view, gradient)) {
@@ -162,7 +147,7 @@ static mn_status deliver(mn_context *context, mn_node *node, int index, mn_tenso
                        mn_tensor_describe(&input->view, wanted, sizeof wanted));
     }
     if (input->leaf)
-        return mn_leaf_accumulate(input->leaf, gradient, state);
+        return mn_leaf_accumulate(input->leaf, gradient, pass);
     return add_gradient(context, &input->producer->outputs[input->output], gradient);
 }
 
@@ -187,44 +172,42 @@ static bool fill_call(mn_backward_call *call, const mn_node *node)
     return reached;
 }
 
-static mn_status run_backward(mn_node *node, mn_grad_state state)
+static void run_backward(mn_node *node, const mn_pass *pass)
 {
     mn_context *context = node->context;
     mn_backward_call call;
     if (!fill_call(&call, node))
-        return MN_OK;
+        return;
     mn_status status = node->op->backward(&call);
     if (status != MN_OK)
-        return mn_fail(context, status, "%s: backward failed", node->op->name);
+        mn_fail(context, status, "%s: backward failed", node->op->name);
     for (int i = 0; i < node->input_count && mn_ok(context); i++) {
         if (call.needs[i] && call.grad_in[i])
-            deliver(context, node, i, call.grad_in[i], state);
+            deliver(context, node, i, call.grad_in[i], pass);
     }
-    return context->error.status;
 }
 
 /* A node's backward in its own scope and layer path; what the node held is dropped. */
-static mn_status run_node(mn_node *node, mn_grad_state state)
+static void run_node(mn_node *node, const mn_pass *pass)
 {
     mn_context *context = node->context;
     mn_scope scope = mn_scope_begin(context);
     push_path(context, node);
-    mn_status status = mn_ok(context) ? run_backward(node, state) : context->error.status;
+    if (mn_ok(context))
+        run_backward(node, pass);
     mn_name_pop(context);
     mn_scope_end(context, scope);
     mn_node_drop(context, node);
-    return status;
 }
 
 /* Takes all nodes off the list; after a failure only to forget the sums and references. */
-static mn_status run(mn_context *context, mn_autograd *autograd, mn_grad_state state)
+static mn_status run(mn_context *context, mn_pass *pass)
 {
     context->in_backward = true;
-    heapify(autograd);
-    while (autograd->found_count > 0) {
-        mn_node *node = pop(autograd);
+    for (mn_node *node = pass->nodes, *next; node; node = next) {
+        next = node->next;
         if (mn_ok(context))
-            run_node(node, state);
+            run_node(node, pass);
         for (int i = 0; i < node->op->outputs; i++) {
             mn_release(node->outputs[i].grad);
             node->outputs[i].grad = NULL;
@@ -235,30 +218,30 @@ static mn_status run(mn_context *context, mn_autograd *autograd, mn_grad_state s
     return context->error.status;
 }
 
-static void forget(mn_context *context, mn_autograd *autograd)
-{
-    while (autograd->found_count > 0)
-        mn_node_release(context, autograd->found[--autograd->found_count]);
-}
-
 static mn_status backward_graph(mn_tensor *root, mn_tensor *seed, mn_grad_state state)
 {
     mn_context *context = root->context;
     mn_autograd *autograd = mn_autograd_state(context);
     if (!autograd)
         return context->error.status;
-    mn_status status = find(context, autograd, root->node, state);
-    if (status != MN_OK) {
-        forget(context, autograd);
-        return status;
+    mn_pass pass = {.number = ++autograd->passes, .state = state};
+    if (find(&pass, root->node) == MN_OK) {
+        size_t count = 0;
+        for (const mn_node *node = pass.nodes; node; node = node->next)
+            count++;
+        mn_node *list = pass.nodes;
+        pass.nodes = sort(&list, count);
+        root->node->outputs[root->node_output].grad = mn_retain(seed);
     }
-    root->node->outputs[root->node_output].grad = mn_retain(seed);
-    return run(context, autograd, state);
+    return run(context, &pass);
 }
 
 static mn_status check_root(mn_tensor *root)
 {
+    if (!root)
+        return MN_ERR_ARGUMENT;
     mn_context *context = root->context;
+    MN_TRY(mn_error_status(context));
     if (context->in_backward)
         return mn_fail(context, MN_ERR_STATE, "backward inside of a backward function");
     if (!root->requires_grad)
@@ -275,30 +258,23 @@ static mn_status check_root(mn_tensor *root)
 
 mn_status mn_backward_from(mn_tensor *root, mn_tensor *seed, mn_grad_state state)
 {
-    if (!root)
-        return MN_ERR_ARGUMENT;
-    mn_context *context = root->context;
-    if (!mn_ok(context))
-        return context->error.status;
     MN_TRY(check_root(root));
+    mn_context *context = root->context;
     MN_TRY(mn_tensor_check(context, seed, "seed"));
     mn_view view = mn_tensor_as_view(root);
     if (!same_kind(&view, seed))
         return mn_fail(context, MN_ERR_SHAPE, "the seed's shape or dtype is not the root's");
     if (root->node)
         return backward_graph(root, seed, state);
-    MN_TRY(mn_leaf_admits(root, state));
-    return mn_leaf_accumulate(root, seed, state);
+    const mn_pass pass = {.state = state};
+    MN_TRY(mn_leaf_admits(root, &pass));
+    return mn_leaf_accumulate(root, seed, &pass);
 }
 
 mn_status mn_backward(mn_tensor *root, double weight)
 {
-    if (!root)
-        return MN_ERR_ARGUMENT;
-    mn_context *context = root->context;
-    if (!mn_ok(context))
-        return context->error.status;
     MN_TRY(check_root(root));
+    mn_context *context = root->context;
     if (!isfinite(weight))
         return mn_fail(context, MN_ERR_ARGUMENT, "weight of backward is not finite");
     mn_scope scope = mn_scope_begin(context);

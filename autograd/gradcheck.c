@@ -25,19 +25,19 @@ mn_gradcheck_options mn_gradcheck_options_default(void)
         .size = sizeof(mn_gradcheck_options), .step = 1e-6, .tolerance = 1e-5};
 }
 
-static double *doubles(mn_context *context, int64_t count)
+/* `arrays` of `count` numbers, one behind the other; freed by doubles_free. */
+static double *doubles(mn_context *context, int arrays, int64_t count)
 {
     size_t bytes;
-    if (!mn_size_mul((size_t)count, sizeof(double), &bytes)) {
-        mn_fail(context, MN_ERR_MEMORY, "no memory for %lld numbers", (long long)count);
-        return NULL;
-    }
-    return mn_host_alloc(context, bytes > 0 ? bytes : 1);
+    if (mn_size_mul((size_t)count, (size_t)arrays * sizeof(double), &bytes))
+        return mn_host_alloc(context, bytes + 1);
+    mn_fail(context, MN_ERR_MEMORY, "no memory for %lld numbers", (long long)count);
+    return NULL;
 }
 
-static void doubles_free(mn_context *context, double *numbers, int64_t count)
+static void doubles_free(mn_context *context, double *numbers, int arrays, int64_t count)
 {
-    mn_host_free(context, numbers, count > 0 ? (size_t)count * sizeof(double) : 1);
+    mn_host_free(context, numbers, (size_t)count * (size_t)arrays * sizeof(double) + 1);
 }
 
 /* The function's result, checked. */
@@ -59,11 +59,11 @@ static bool make_weights(check *c, int64_t count)
 {
     mn_stream stream = mn_stream_open(1, MN_STREAM_TEST, "gradcheck", 0);
     c->outputs = count;
-    c->weights = doubles(c->context, count);
-    c->high = doubles(c->context, count);
-    c->low = doubles(c->context, count);
-    if (!c->weights || !c->high || !c->low)
+    c->weights = doubles(c->context, 3, count);
+    if (!c->weights)
         return false;
+    c->high = c->weights + count;
+    c->low = c->high + count;
     for (int64_t i = 0; i < count; i++) {
         double size = 0.5 + (double)mn_stream_uniform(&stream);
         c->weights[i] = mn_stream_u32(&stream) & 1u ? size : -size;
@@ -82,8 +82,10 @@ static mn_status analytic(check *c)
     return loss ? mn_backward(loss, 1) : c->context->error.status;
 }
 
-static mn_status evaluate(const check *c, double *result)
+/* The function's result with these values in x. */
+static mn_status evaluate(const check *c, mn_tensor *x, const double *values, double *result)
 {
+    MN_TRY(mn_tensor_write_f64(x, values, x->numel));
     mn_scope scope = mn_scope_begin(c->context);
     mn_no_grad_begin(c->context); /* ends with the scope */
     mn_tensor *y = call_function(c);
@@ -112,14 +114,10 @@ static mn_status difference(const check *c, mn_tensor *x, double *values, int64_
     const double original = values[index];
     const double up = original + c->options.step, down = original - c->options.step;
     values[index] = up;
-    mn_status status = mn_tensor_write_f64(x, values, x->numel);
-    if (status == MN_OK)
-        status = evaluate(c, c->high);
+    mn_status status = evaluate(c, x, values, c->high);
     values[index] = down;
     if (status == MN_OK)
-        status = mn_tensor_write_f64(x, values, x->numel);
-    if (status == MN_OK)
-        status = evaluate(c, c->low);
+        status = evaluate(c, x, values, c->low);
     values[index] = original;
     restore(x, values);
     double sum = 0;
@@ -151,18 +149,17 @@ static mn_status check_input(const check *c, int input)
     mn_tensor *x = c->inputs[input];
     if (!x->requires_grad || x->numel == 0)
         return MN_OK;
-    double *gradient = doubles(c->context, x->numel);
-    double *values = doubles(c->context, x->numel);
-    if (gradient && values) {
-        if (mn_grad(x))
-            mn_tensor_read_f64(mn_grad(x), gradient, x->numel);
-        else
-            memset(gradient, 0, mn_tensor_bytes(x));
-        if (mn_tensor_read_f64(x, values, x->numel) == MN_OK)
-            compare(c, input, gradient, values);
-    }
-    doubles_free(c->context, gradient, x->numel);
-    doubles_free(c->context, values, x->numel);
+    double *gradient = doubles(c->context, 2, x->numel);
+    if (!gradient)
+        return c->context->error.status;
+    double *values = gradient + x->numel;
+    if (mn_grad(x))
+        mn_tensor_read_f64(mn_grad(x), gradient, x->numel);
+    else
+        memset(gradient, 0, mn_tensor_bytes(x));
+    if (mn_tensor_read_f64(x, values, x->numel) == MN_OK)
+        compare(c, input, gradient, values);
+    doubles_free(c->context, gradient, 2, x->numel);
     return c->context->error.status;
 }
 
@@ -189,24 +186,16 @@ static mn_status check_arguments(const check *c)
 
 static void zero_gradients(const check *c)
 {
-    for (int i = 0; i < c->count; i++) {
-        mn_leaf *leaf = c->inputs[i]->leaf;
-        if (leaf) {
-            leaf->state = MN_GRAD_NONE;
-            leaf->consumed = false;
-        }
-    }
+    for (int i = 0; i < c->count; i++)
+        if (c->inputs[i]->leaf)
+            mn_leaf_forget(c->inputs[i]->leaf);
 }
 
 mn_status mn_gradcheck(mn_context *context, mn_function function, void *user, mn_tensor **inputs,
                        int count, const mn_gradcheck_options *options)
 {
-    if (!context)
-        return MN_ERR_ARGUMENT;
-    if (!mn_ok(context))
-        return context->error.status;
-    check c = {context, function, user, inputs, count, mn_gradcheck_options_default(),
-               0,       NULL,     NULL, NULL};
+    MN_TRY(mn_error_status(context));
+    check c = {context, function, user, inputs, count, .options = mn_gradcheck_options_default()};
     MN_TRY(mn_options_copy(&context->error, "mn_gradcheck", &c.options, sizeof c.options, options));
     MN_TRY(check_arguments(&c));
     mn_scope scope = mn_scope_begin(context);
@@ -215,9 +204,7 @@ mn_status mn_gradcheck(mn_context *context, mn_function function, void *user, mn
     for (int i = 0; i < count && status == MN_OK; i++)
         status = check_input(&c, i);
     zero_gradients(&c);
-    doubles_free(context, c.weights, c.outputs);
-    doubles_free(context, c.high, c.outputs);
-    doubles_free(context, c.low, c.outputs);
+    doubles_free(context, c.weights, 3, c.outputs);
     mn_scope_end(context, scope);
     return status;
 }

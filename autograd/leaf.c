@@ -11,8 +11,7 @@ mn_status mn_set_requires_grad(mn_tensor *tensor, bool value)
     if (!tensor)
         return MN_ERR_ARGUMENT;
     mn_context *context = tensor->context;
-    if (!mn_ok(context))
-        return context->error.status;
+    MN_TRY(mn_error_status(context));
     if (tensor->node)
         return mn_fail(context, MN_ERR_STATE,
                        "requires_grad is of leaves only; mn_detach gives one from a result");
@@ -35,16 +34,19 @@ mn_grad_state mn_grad_state_get(const mn_tensor *tensor)
     return tensor && tensor->leaf ? tensor->leaf->state : MN_GRAD_NONE;
 }
 
+void mn_leaf_forget(mn_leaf *leaf)
+{
+    leaf->state = MN_GRAD_NONE;
+    leaf->consumed = false;
+}
+
 mn_status mn_zero_grad(mn_tensor *tensor)
 {
     if (!tensor)
         return MN_ERR_ARGUMENT;
-    if (!mn_ok(tensor->context))
-        return tensor->context->error.status;
-    if (tensor->leaf) {
-        tensor->leaf->state = MN_GRAD_NONE;
-        tensor->leaf->consumed = false;
-    }
+    MN_TRY(mn_error_status(tensor->context));
+    if (tensor->leaf)
+        mn_leaf_forget(tensor->leaf);
     return MN_OK;
 }
 
@@ -64,7 +66,7 @@ void mn_no_grad_begin(mn_context *context)
     if (!autograd)
         return;
     mn_sections_push(context, &autograd->no_grad, MN_F32);
-    context->no_grad_depth = mn_sections_live(&autograd->no_grad);
+    context->no_grad = mn_sections_top(autograd->no_grad) != NULL;
 }
 
 void mn_no_grad_end(mn_context *context)
@@ -74,47 +76,46 @@ void mn_no_grad_end(mn_context *context)
         return;
     if (!mn_sections_pop(context, &autograd->no_grad))
         mn_fail(context, MN_ERR_STATE, "mn_no_grad_end without mn_no_grad_begin");
-    context->no_grad_depth = mn_sections_live(&autograd->no_grad);
+    context->no_grad = mn_sections_top(autograd->no_grad) != NULL;
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* Why a gradient of `state` cannot be added to what the leaf has; NULL if it can. */
-static const char *objection(const mn_leaf *leaf, mn_grad_state state, uint64_t scaling)
+/* Why a gradient of the pass cannot be added to what the leaf has; NULL if it can. */
+static const char *objection(const mn_leaf *leaf, const mn_pass *pass)
 {
+    bool scaled = pass->state == MN_GRAD_SCALED;
     if (leaf->state == MN_GRAD_NONE)
         return NULL;
-    if (state == MN_GRAD_SCALED && leaf->consumed)
+    if (scaled && leaf->consumed)
         return "scaled backward into gradients left over from a finished step: call "
                "mn_optimizer_zero_grad after each step";
-    if (state == MN_GRAD_SCALED && leaf->state == state && leaf->scaling != scaling)
+    if (scaled && leaf->state == MN_GRAD_SCALED && leaf->scaling != pass->scaling)
         return "scaled backward into gradients of another scale: call zero_grad after "
                "mn_grad_scaler_update, and use one scaler";
-    if (leaf->state == state)
+    if (leaf->state == pass->state)
         return NULL;
     if (leaf->state == MN_GRAD_UNSCALED)
-        return state == MN_GRAD_SCALED
-                   ? "scaled backward into unscaled gradients: unscale only after the last "
-                     "micro-batch, then step, update and zero_grad"
-                   : "plain backward into unscaled gradients: use mn_grad_scaler_backward, after "
-                     "step, update and zero_grad";
-    if (leaf->state == MN_GRAD_SCALED)
-        return "plain backward into scaled gradients: use mn_grad_scaler_backward throughout, or "
-               "call zero_grad first";
-    return "scaled backward into plain gradients: use mn_grad_scaler_backward throughout, or call "
-           "zero_grad first";
+        return scaled ? "scaled backward into unscaled gradients: unscale only after the last "
+                        "micro-batch, then step, update and zero_grad"
+                      : "plain backward into unscaled gradients: use mn_grad_scaler_backward, "
+                        "after step, update and zero_grad";
+    return scaled ? "scaled backward into plain gradients: use mn_grad_scaler_backward throughout, "
+                    "or call zero_grad first"
+                  : "plain backward into scaled gradients: use mn_grad_scaler_backward throughout, "
+                    "or call zero_grad first";
 }
 
-mn_status mn_leaf_admits(mn_tensor *leaf, mn_grad_state state)
+mn_status mn_leaf_admits(mn_tensor *tensor, const mn_pass *pass)
 {
-    const char *text = leaf->leaf ? objection(leaf->leaf, state, leaf->context->scaling) : NULL;
+    const char *text = tensor->leaf ? objection(tensor->leaf, pass) : NULL;
     if (!text)
         return MN_OK;
-    const char *name = mn_tensor_name(leaf);
-    return mn_fail(leaf->context, MN_ERR_STATE, "%s (%s)", text, name[0] ? name : "unnamed leaf");
+    const char *name = mn_tensor_name(tensor);
+    return mn_fail(tensor->context, MN_ERR_STATE, "%s (%s)", text, name[0] ? name : "unnamed leaf");
 }
 
-mn_status mn_leaf_accumulate(mn_tensor *tensor, mn_tensor *gradient, mn_grad_state state)
+mn_status mn_leaf_accumulate(mn_tensor *tensor, mn_tensor *gradient, const mn_pass *pass)
 {
     mn_context *context = tensor->context;
     mn_leaf *leaf = mn_tensor_leaf(tensor);
@@ -123,11 +124,11 @@ mn_status mn_leaf_accumulate(mn_tensor *tensor, mn_tensor *gradient, mn_grad_sta
                                             tensor->ndim, tensor->shape);
     if (!leaf || !leaf->grad)
         return context->error.status;
-    bool first = leaf->state == MN_GRAD_NONE;
     mn_tensor *inputs[2] = {leaf->grad, gradient};
-    const mn_op *op = &mn_ops[first ? MN_OP_assign : MN_OP_accumulate];
-    MN_TRY(mn_dispatch(context, op, inputs, 2, NULL, false, NULL));
-    leaf->state = state;
-    leaf->scaling = context->scaling;
+    mn_dispatch1(context, leaf->state == MN_GRAD_NONE ? MN_OP_assign : MN_OP_accumulate, inputs, 2,
+                 NULL);
+    MN_TRY(mn_error_status(context));
+    leaf->state = pass->state;
+    leaf->scaling = pass->scaling;
     return MN_OK;
 }

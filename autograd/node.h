@@ -39,19 +39,26 @@ struct mn_node {
     bool used;         /* backward has been here and dropped what it saved */
     uint64_t sequence; /* larger than that of all producers */
     uint64_t pass;     /* last backward that found it */
+    uint64_t scaling;  /* of the loss that a grad scaler has made here; else 0 */
     int input_count;
     mn_node_input *inputs;   /* the arrays lie behind the node */
     mn_node_output *outputs; /* [op->outputs] */
     void *attributes;
-    mn_node *next_free;
+    mn_node *next; /* in the list of nodes to run or to free */
 };
 
 typedef struct mn_autograd {
-    uint64_t sequence, pass;
+    uint64_t sequence, passes;
     mn_sections no_grad;
-    mn_node **found; /* nodes of the backward that runs; kept for its memory */
-    size_t found_count, found_capacity;
 } mn_autograd;
+
+/* One backward. */
+typedef struct mn_pass {
+    uint64_t number;
+    mn_node *nodes;
+    mn_grad_state state; /* that it leaves leaves in: PLAIN or SCALED */
+    uint64_t scaling;    /* which scaler at which of its scales; 0: not known, or plain */
+} mn_pass;
 
 /* The context's state, made when it is not there; NULL records an error. */
 mn_autograd *mn_autograd_state(mn_context *context);
@@ -59,9 +66,11 @@ void mn_node_release(mn_context *context, mn_node *node);
 /* Drops saved tensors and edges. Producers without other owners are freed. */
 void mn_node_drop(mn_context *context, mn_node *node);
 
-/* MN_OK if a gradient of the wanted state may be added to the leaf's; else the error. */
-mn_status mn_leaf_admits(mn_tensor *leaf, mn_grad_state state);
+/* Forgets the gradient, also while an error is pending. */
+void mn_leaf_forget(mn_leaf *leaf);
+/* MN_OK if a gradient of the pass may be added to the leaf's; else the error. */
+mn_status mn_leaf_admits(mn_tensor *leaf, const mn_pass *pass);
 /* Adds gradient into the leaf's buffer; the first contribution overwrites it. */
-mn_status mn_leaf_accumulate(mn_tensor *leaf, mn_tensor *gradient, mn_grad_state state);
+mn_status mn_leaf_accumulate(mn_tensor *leaf, mn_tensor *gradient, const mn_pass *pass);
 
 #endif

@@ -8,16 +8,15 @@
 static void state_destroy(mn_context *context, void *state)
 {
     mn_autograd *autograd = state;
-    mn_sections_free(context, &autograd->no_grad);
-    mn_host_free(context, autograd->found, autograd->found_capacity * sizeof(mn_node *));
+    mn_sections_scope_end(context, &autograd->no_grad, -1);
     mn_host_free(context, autograd, sizeof *autograd);
 }
 
 static void state_scope_end(mn_context *context, void *state, int depth)
 {
     mn_autograd *autograd = state;
-    mn_sections_scope_end(&autograd->no_grad, depth);
-    context->no_grad_depth = mn_sections_live(&autograd->no_grad);
+    mn_sections_scope_end(context, &autograd->no_grad, depth);
+    context->no_grad = mn_sections_top(autograd->no_grad) != NULL;
 }
 
 mn_autograd *mn_autograd_state(mn_context *context)
@@ -35,7 +34,7 @@ mn_autograd *mn_autograd_state(mn_context *context)
 
 bool mn_is_recording(const mn_context *context)
 {
-    return context->no_grad_depth == 0 && !context->in_backward;
+    return !context->no_grad && !context->in_backward;
 }
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
@@ -45,7 +44,7 @@ static mn_node *unref(mn_node *node, mn_node *list)
 {
     if (!node || --node->references > 0)
         return list;
-    node->next_free = list;
+    node->next = list;
     return node;
 }
 
@@ -74,7 +73,7 @@ static void free_list(mn_context *context, mn_node *list)
 {
     while (list) {
         mn_node *node = list;
-        list = strip(node, node->next_free);
+        list = strip(node, node->next);
         mn_host_strfree(context, node->path);
         mn_host_free(context, node, node->bytes);
     }
@@ -91,9 +90,10 @@ void mn_node_drop(mn_context *context, mn_node *node)
     free_list(context, strip(node, NULL));
 }
 
-static bool save(mn_saved *saved, const mn_tensor *tensor)
+/* Keeps a tensor of the op if its bit is set. */
+static bool save(mn_saved *saved, const mn_tensor *tensor, uint32_t kept, int index)
 {
-    if (!tensor)
+    if (!tensor || !(kept >> index & 1u))
         return true;
     saved->tensor = mn_tensor_view_unscoped(tensor->storage, tensor->offset, tensor->dtype,
                                             tensor->ndim, tensor->shape);
@@ -147,7 +147,7 @@ static bool fill_input(mn_node *node, int index, mn_tensor *tensor)
         else
             input->leaf = mn_retain(tensor);
     }
-    return !(node->op->saves_inputs >> index & 1u) || save(&input->saved, tensor);
+    return save(&input->saved, tensor, node->op->saves_inputs, index);
 }
 
 static bool fill_node(mn_node *node, mn_tensor *const *inputs, mn_tensor *const *outputs)
@@ -155,10 +155,8 @@ static bool fill_node(mn_node *node, mn_tensor *const *inputs, mn_tensor *const 
     bool filled = mn_ok(node->context);
     for (int i = 0; i < node->input_count && filled; i++)
         filled = fill_input(node, i, inputs[i]);
-    for (int i = 0; i < node->op->outputs && filled; i++) {
-        if (node->op->saves_outputs >> i & 1u)
-            filled = save(&node->outputs[i].saved, outputs[i]);
-    }
+    for (int i = 0; i < node->op->outputs && filled; i++)
+        filled = save(&node->outputs[i].saved, outputs[i], node->op->saves_outputs, i);
     return filled;
 }
 
@@ -177,8 +175,7 @@ static void attach_outputs(mn_node *node, mn_tensor *const *outputs)
 mn_status mn_record(mn_context *context, const mn_op *op, mn_tensor *const *inputs, int input_count,
                     const void *attributes, mn_tensor *const *outputs)
 {
-    if (!mn_ok(context))
-        return context->error.status;
+    MN_TRY(mn_error_status(context));
     bool wanted = false;
     for (int i = 0; i < input_count; i++)
         wanted = wanted || wants_gradient(op, i, inputs[i]);
@@ -191,6 +188,12 @@ mn_status mn_record(mn_context *context, const mn_op *op, mn_tensor *const *inpu
         attach_outputs(node, outputs);
     mn_node_release(context, node);
     return context->error.status;
+}
+
+void mn_mark_scaled(mn_tensor *loss, uint64_t scaling)
+{
+    if (loss->node)
+        loss->node->scaling = scaling;
 }
 
 /* ---- apply ----------------------------------------------------------------------------------- */

@@ -9,24 +9,19 @@
 #include "core/core.h"
 
 typedef struct mn_section {
+    struct mn_section *outer;
     int depth; /* of scopes when it began */
     mn_dtype dtype;
     bool phantom;
 } mn_section;
-
-typedef struct mn_sections {
-    mn_section *entries;
-    int count, capacity;
-} mn_sections;
+typedef mn_section *mn_sections; /* the innermost one; NULL: none */
 
 mn_status mn_sections_push(mn_context *context, mn_sections *sections, mn_dtype dtype);
 /* False if there is none to end. */
 bool mn_sections_pop(mn_context *context, mn_sections *sections);
-/* Ends what was begun in scopes deeper than depth. */
-void mn_sections_scope_end(mn_sections *sections, int depth);
-/* Number of sections without phantoms, and the innermost one of them (NULL if there is none). */
-int mn_sections_live(const mn_sections *sections);
-const mn_section *mn_sections_top(const mn_sections *sections);
-void mn_sections_free(mn_context *context, mn_sections *sections);
+/* Ends what was begun in scopes deeper than depth; -1: all. */
+void mn_sections_scope_end(mn_context *context, mn_sections *sections, int depth);
+/* The innermost section that is no phantom, or NULL. */
+const mn_section *mn_sections_top(const mn_section *sections);
 
 #endif

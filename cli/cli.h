@@ -4,6 +4,7 @@
 
 #include <minim.h>
 
+#include <signal.h>
 #include <stdio.h>
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
@@ -28,9 +29,6 @@ typedef struct command {
     int (*run)(settings *set);
 } command;
 
-extern const command cli_commands[];
-extern const int cli_command_count;
-
 settings cli_defaults(void);
 /* Parses argv[0 .. count-1]; returns EXIT_OK, EXIT_USAGE after one line on standard error, or -1
  * when help was asked for (and printed). */
@@ -45,9 +43,9 @@ int cli_fail_error(const char *what, const mn_error *error);
 /* Flushes standard output; a failed write there (a full disk, say) is a failure of the program. */
 int cli_finish(int status);
 
-/* Interrupts: installed for the long commands; the first one asks to stop, the second one kills. */
+/* Set by an interrupt once they are caught: the first one asks to stop, the second one kills. */
+extern volatile sig_atomic_t cli_interrupted;
 void cli_catch_interrupts(void);
-bool cli_interrupted(void);
 
 const char *cli_amp_name(mn_dtype amp);
 
@@ -58,18 +56,17 @@ void cli_json_number(FILE *out, double value);
 void cli_json_measured(FILE *out, double value);
 
 /* What the user sees of a run on standard error: a line redrawn on a terminal, and a line an epoch.
- */
+ * begin makes it the `user` of the run's callbacks. */
 typedef struct progress_line {
     bool quiet, terminal, open;
+    bool stop; /* ends the run, as an interrupt does */
     double last_draw;
     int64_t epochs;
     char prefix[48];
 } progress_line;
-progress_line cli_progress_begin(const settings *set);
-void cli_progress_step(progress_line *line, const mn_progress *progress);
-void cli_progress_epoch(progress_line *line, const mn_epoch_result *result);
-void cli_progress_note(progress_line *line, const char *text);
+void cli_progress_begin(progress_line *line, settings *set);
 void cli_progress_end(progress_line *line);
+const mn_epoch_result *cli_last_epoch(const mn_train_result *run);
 
 int cli_train(settings *set);
 int cli_eval(settings *set);

@@ -13,32 +13,6 @@ static void on_run(void *user, const char *precision, uint64_t seed)
     line->epochs = 0;
 }
 
-static void on_progress(void *user, const mn_progress *progress)
-{
-    cli_progress_step(user, progress);
-}
-
-static void on_epoch(void *user, const mn_epoch_result *result)
-{
-    cli_progress_epoch(user, result);
-}
-
-static void on_notice(void *user, const char *text)
-{
-    cli_progress_note(user, text);
-}
-
-static bool on_cancel(void *user)
-{
-    (void)user;
-    return cli_interrupted();
-}
-
-static const mn_epoch_result *last_epoch(const mn_train_result *run)
-{
-    return run->epoch_count > 0 ? &run->epochs[run->epoch_count - 1] : NULL;
-}
-
 /* A figure of the table; "-" where it was not measured. */
 static const char *figure(char buffer[32], const char *format, double value)
 {
@@ -53,7 +27,7 @@ static void print_table(const mn_compare_result *r)
     printf("\n%-9s %5s %9s %10s %8s %9s %11s %9s %12s\n", "precision", "seed", "test acc",
            "train loss", "skipped", "nonfinite", "final scale", "images/s", "peak tensors");
     for (int i = 0; i < r->row_count; i++) {
-        const mn_epoch_result *e = last_epoch(r->rows[i].run);
+        const mn_epoch_result *e = cli_last_epoch(r->rows[i].run);
         if (r->rows[i].run->collapsed_step > 0) {
             printf(
                 "%-9s %5llu   collapsed at step %lld: gradients overflow at the smallest scale\n",
@@ -64,10 +38,11 @@ static void print_table(const mn_compare_result *r)
         if (e == NULL)
             continue;
         char speed[32];
-        printf("%-9s %5llu %8.2f%% %10.4f %8lld %9lld %11g %9s %8.2f MiB\n", r->rows[i].precision,
+        printf("%-9s %5llu %8.2f%% %10.4f %8lld %9lld %11g %9s %8.2f MiB%s\n", r->rows[i].precision,
                (unsigned long long)r->rows[i].seed, 100.0 * e->test_accuracy, fabs(e->train_loss),
                (long long)e->skipped_steps, (long long)e->nonfinite, e->scale,
-               figure(speed, "%.0f", e->images_per_s), (double)e->peak_tensor_bytes / 1048576.0);
+               figure(speed, "%.0f", e->images_per_s), (double)e->peak_tensor_bytes / 1048576.0,
+               isfinite(e->train_loss) ? "" : "  diverged");
     }
 }
 
@@ -75,7 +50,7 @@ static void print_deviations(const mn_compare_result *r, double margin)
 {
     if (r->deviation_count == 0)
         return;
-    const mn_epoch_result *last = last_epoch(r->rows[0].run);
+    const mn_epoch_result *last = cli_last_epoch(r->rows[0].run);
     const char *metric = last != NULL && !isnan(last->validation_accuracy) ? "validation" : "test";
     printf("\nagainst fp32, paired by seed (margin %g points, 90%% interval):\n", margin);
     for (int i = 0; i < r->deviation_count; i++) {
@@ -83,7 +58,7 @@ static void print_deviations(const mn_compare_result *r, double margin)
         char speed[32], memory[32];
         printf("%-9s ", d->precision);
         if (d->collapsed > 0)
-            printf("%d of %d runs collapsed; ", d->collapsed, d->collapsed + d->n);
+            printf("%d of %d runs collapsed or diverged; ", d->collapsed, d->collapsed + d->n);
         if (d->n > 0)
             printf("%s accuracy %+.2f points", metric, d->accuracy_delta_pp_mean);
         if (!isnan(d->interval_low_pp))
@@ -109,7 +84,7 @@ static void print_json(const mn_compare_result *r)
     printf("{\"reference\":\"fp32\",\"runs\":[");
     for (int i = 0; i < r->row_count; i++) {
         const mn_train_result *run = r->rows[i].run;
-        const mn_epoch_result *e = last_epoch(run);
+        const mn_epoch_result *e = cli_last_epoch(run);
         bool ended = e != NULL && run->collapsed_step == 0;
         printf("%s{\"precision\":\"%s\",\"seed\":%llu,\"test_accuracy\":", i > 0 ? "," : "",
                r->rows[i].precision, (unsigned long long)r->rows[i].seed);
@@ -130,20 +105,15 @@ static void print_json(const mn_compare_result *r)
 
 int cli_compare(settings *set)
 {
-    progress_line line = cli_progress_begin(set);
+    progress_line line;
+    cli_progress_begin(&line, set);
     mn_compare_options options = mn_compare_options_default();
     options.train = set->train;
-    options.train.user = &line;
-    options.train.progress = on_progress;
-    options.train.epoch = on_epoch;
-    options.train.notice = on_notice;
-    options.train.cancel = on_cancel;
     options.precisions = set->precisions;
     options.seeds = set->seeds < 1000000 ? (int)set->seeds : 1000000;
     options.margin = set->margin;
     options.report = set->report;
     options.run_begin = on_run;
-    cli_catch_interrupts();
     mn_error error = {MN_OK, ""};
     mn_compare_result *result = mn_compare(&options, &error);
     cli_progress_end(&line);

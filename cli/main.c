@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -14,7 +13,7 @@
     "data model device threads epochs steps batch accumulate optimizer lr momentum weight-decay "  \
     "schedule clip-norm init-scale growth-interval seed validation limit rules quiet json "
 
-const command cli_commands[] = {
+static const command commands[] = {
     {"train", "train a model, log, checkpoint, resume",
      "Trains on --data and reports loss and accuracy each epoch. --checkpoint keeps everything "
      "that\n"
@@ -36,30 +35,23 @@ const command cli_commands[] = {
     {"info", "version, compiler, processor features and the kernels chosen", "",
      "device threads json", cli_info},
 };
-const int cli_command_count = (int)(sizeof cli_commands / sizeof cli_commands[0]);
+enum { COMMANDS = (int)(sizeof commands / sizeof commands[0]) };
 
-static volatile sig_atomic_t interrupted;
+volatile sig_atomic_t cli_interrupted;
 
 static void on_interrupt(int signal_number)
 {
     (void)signal_number;
-    interrupted = 1;
+    cli_interrupted = 1;
 }
 
 void cli_catch_interrupts(void)
 {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = on_interrupt;
-    action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
+    struct sigaction action = {.sa_handler = on_interrupt,
+                               .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-}
-
-bool cli_interrupted(void)
-{
-    return interrupted != 0;
 }
 
 int cli_say(int status, const char *format, ...)
@@ -95,28 +87,15 @@ int cli_finish(int status)
     return cli_fail("standard output", strerror(errno));
 }
 
-const char *cli_amp_name(mn_dtype amp)
-{
-    return amp == MN_F16 ? "fp16" : amp == MN_BF16 ? "bf16" : "off";
-}
-
 static void print_usage(FILE *out)
 {
     fprintf(out,
             "minim %s: small CNN classifiers in mixed precision\n\n"
             "usage: minim COMMAND [options]    (minim COMMAND --help explains each)\n\n",
             mn_version());
-    for (int i = 0; i < cli_command_count; i++)
-        fprintf(out, "  %-9s %s\n", cli_commands[i].name, cli_commands[i].summary);
+    for (int i = 0; i < COMMANDS; i++)
+        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
     fprintf(out, "\n  --version prints the version\n");
-}
-
-static const command *find_command(const char *name)
-{
-    for (int i = 0; i < cli_command_count; i++)
-        if (strcmp(cli_commands[i].name, name) == 0)
-            return &cli_commands[i];
-    return NULL;
 }
 
 /* A file opened while standard output or error is closed would take its place, and what is meant
@@ -145,8 +124,10 @@ int main(int argc, char **argv)
         printf("minim %s\n", mn_version());
         return cli_finish(EXIT_OK);
     }
-    const command *cmd = find_command(argv[1]);
-    if (cmd == NULL)
+    const command *cmd = commands, *end = cmd + COMMANDS;
+    while (cmd < end && strcmp(cmd->name, argv[1]) != 0)
+        cmd++;
+    if (cmd == end)
         return cli_say(EXIT_USAGE, "unknown command \"%.200s\": 'minim --help' lists them",
                        argv[1]);
     settings set = cli_defaults();

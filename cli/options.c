@@ -144,18 +144,28 @@ static bool parse_number(const char *text, double *value)
     return begins_number(text) && end != text && *end == '\0' && isfinite(*value);
 }
 
+static const struct {
+    const char *name;
+    mn_dtype dtype;
+} modes[] = {{"off", MN_F32}, {"bf16", MN_BF16}, {"fp16", MN_F16}, {"fp32", MN_F32}};
+enum { MODES = (int)(sizeof modes / sizeof modes[0]) };
+
 static bool parse_amp(const char *text, mn_dtype *amp)
 {
-    static const struct {
-        const char *name;
-        mn_dtype dtype;
-    } modes[] = {{"off", MN_F32}, {"fp32", MN_F32}, {"bf16", MN_BF16}, {"fp16", MN_F16}};
-    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
-        if (strcmp(text, modes[i].name) == 0) {
-            *amp = modes[i].dtype;
-            return true;
-        }
-    return false;
+    int i = 0;
+    while (i < MODES && strcmp(text, modes[i].name) != 0)
+        i++;
+    if (i < MODES)
+        *amp = modes[i].dtype;
+    return i < MODES;
+}
+
+const char *cli_amp_name(mn_dtype amp)
+{
+    int i = 0;
+    while (modes[i].dtype != amp)
+        i++;
+    return modes[i].name;
 }
 
 static bool parse_seed(const char *text, uint64_t *seed)

@@ -47,12 +47,10 @@ void cli_json_string(FILE *out, const char *text)
 
 void cli_json_number(FILE *out, double value)
 {
-    if (isnan(value))
-        fputs("\"nan\"", out);
-    else if (isinf(value))
-        fputs(value > 0.0 ? "\"inf\"" : "\"-inf\"", out);
-    else
+    if (isfinite(value))
         fprintf(out, "%.15g", value);
+    else
+        fputs(isnan(value) ? "\"nan\"" : value > 0.0 ? "\"inf\"" : "\"-inf\"", out);
 }
 
 void cli_json_measured(FILE *out, double value)
@@ -68,12 +66,6 @@ static double now(void)
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-progress_line cli_progress_begin(const settings *set)
-{
-    progress_line line = {.quiet = set->quiet, .terminal = isatty(STDERR_FILENO) == 1};
-    return line;
 }
 
 /* "1:02:03" or "4:05". */
@@ -98,8 +90,9 @@ static int terminal_columns(void)
     return size.ws_col;
 }
 
-void cli_progress_step(progress_line *line, const mn_progress *p)
+static void on_progress(void *user, const mn_progress *p)
 {
+    progress_line *line = user;
     line->epochs = p->epochs;
     if (line->quiet || !line->terminal)
         return;
@@ -126,18 +119,19 @@ void cli_progress_step(progress_line *line, const mn_progress *p)
     line->last_draw = time;
 }
 
-static void close_line(progress_line *line)
+void cli_progress_end(progress_line *line)
 {
     if (line->open)
         fputs("\r\033[K", stderr);
     line->open = false;
 }
 
-void cli_progress_epoch(progress_line *line, const mn_epoch_result *r)
+static void on_epoch(void *user, const mn_epoch_result *r)
 {
+    progress_line *line = user;
     if (line->quiet)
         return;
-    close_line(line);
+    cli_progress_end(line);
     fprintf(stderr, "%sepoch %lld", line->prefix, (long long)r->epoch);
     if (line->epochs > 0)
         fprintf(stderr, "/%lld", (long long)line->epochs);
@@ -155,13 +149,29 @@ void cli_progress_epoch(progress_line *line, const mn_epoch_result *r)
     fputc('\n', stderr);
 }
 
-void cli_progress_note(progress_line *line, const char *text)
+static void on_notice(void *user, const char *text)
 {
-    close_line(line);
+    cli_progress_end(user);
     cli_say(EXIT_OK, "note: %s", text);
 }
 
-void cli_progress_end(progress_line *line)
+static bool on_cancel(void *user)
 {
-    close_line(line);
+    return cli_interrupted || ((const progress_line *)user)->stop;
+}
+
+void cli_progress_begin(progress_line *line, settings *set)
+{
+    *line = (progress_line){.quiet = set->quiet, .terminal = isatty(STDERR_FILENO) == 1};
+    set->train.user = line;
+    set->train.progress = on_progress;
+    set->train.epoch = on_epoch;
+    set->train.notice = on_notice;
+    set->train.cancel = on_cancel;
+    cli_catch_interrupts();
+}
+
+const mn_epoch_result *cli_last_epoch(const mn_train_result *run)
+{
+    return run->epoch_count > 0 ? &run->epochs[run->epoch_count - 1] : NULL;
 }

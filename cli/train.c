@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 typedef struct session {
-    progress_line line;
+    progress_line line; /* first: the callbacks' user */
     FILE *log;
     bool clear_log; /* of a run that is not resumed, at the first line */
     int log_error;  /* errno of the first failed write, 0: none */
@@ -26,26 +26,7 @@ static void on_log(void *user, const char *json_line)
     s->clear_log = false;
     if (fprintf(s->log, "%s\n", json_line) < 0 || fflush(s->log) != 0)
         s->log_error = errno != 0 ? errno : EIO;
-}
-
-static void on_progress(void *user, const mn_progress *progress)
-{
-    cli_progress_step(&((session *)user)->line, progress);
-}
-
-static void on_epoch(void *user, const mn_epoch_result *result)
-{
-    cli_progress_epoch(&((session *)user)->line, result);
-}
-
-static void on_notice(void *user, const char *text)
-{
-    cli_progress_note(&((session *)user)->line, text);
-}
-
-static bool on_cancel(void *user)
-{
-    return cli_interrupted() || ((session *)user)->log_error != 0;
+    s->line.stop = s->log_error != 0;
 }
 
 /* A loss is null only where its part was not evaluated, which the accuracy tells. */
@@ -78,7 +59,7 @@ static void print_json_epoch(const mn_epoch_result *last)
 
 static void print_json(const settings *set, const mn_train_result *r)
 {
-    const mn_epoch_result *last = r->epoch_count > 0 ? &r->epochs[r->epoch_count - 1] : NULL;
+    const mn_epoch_result *last = cli_last_epoch(r);
     printf("{\"model\":");
     cli_json_string(stdout, r->model);
     printf(",\"data\":");
@@ -97,7 +78,7 @@ static void print_json(const settings *set, const mn_train_result *r)
 
 static void print_text(const settings *set, const mn_train_result *r)
 {
-    const mn_epoch_result *last = r->epoch_count > 0 ? &r->epochs[r->epoch_count - 1] : NULL;
+    const mn_epoch_result *last = cli_last_epoch(r);
     printf("%s on %s, amp %s, seed %llu: %lld steps in %.1f s", r->model, r->data,
            cli_amp_name(set->train.amp), (unsigned long long)set->train.seed,
            (long long)r->total_steps, r->seconds);
@@ -146,15 +127,10 @@ static int open_log(settings *set, session *s)
 
 int cli_train(settings *set)
 {
-    session s = {.line = cli_progress_begin(set)};
+    session s = {.log = NULL};
     if (set->log != NULL && open_log(set, &s) != EXIT_OK)
         return EXIT_FAILED;
-    set->train.user = &s;
-    set->train.progress = on_progress;
-    set->train.epoch = on_epoch;
-    set->train.notice = on_notice;
-    set->train.cancel = on_cancel;
-    cli_catch_interrupts();
+    cli_progress_begin(&s.line, set);
     mn_error error = {MN_OK, ""};
     mn_train_result *result = mn_train(&set->train, &error);
     cli_progress_end(&s.line);

@@ -31,6 +31,14 @@ static const char compiler[] = "gcc " __VERSION__;
 static const char compiler[] = "unknown";
 #endif
 
+#define TEXT(number)  TEXT_(number)
+#define TEXT_(number) #number
+
+const char *mn_version(void)
+{
+    return TEXT(MN_VERSION_MAJOR) "." TEXT(MN_VERSION_MINOR) "." TEXT(MN_VERSION_PATCH);
+}
+
 /* ---- options --------------------------------------------------------------------------------- */
 
 mn_status mn_options_copy(mn_error *error, const char *what, void *known, size_t known_size,
@@ -41,10 +49,10 @@ mn_status mn_options_copy(mn_error *error, const char *what, void *known, size_t
         return MN_OK;
     memcpy(&size, options, sizeof size);
     if (size < sizeof size || size > known_size)
-        return mn_error_set(error, MN_ERR_ARGUMENT,
-                            "%s: options.size is %zu, this library's is %zu (start from "
-                            "%s_options_default)",
-                            what, size, known_size, what);
+        return mn_error_fill(error, MN_ERR_ARGUMENT,
+                             "%s: options.size is %zu, this library's is %zu (start from "
+                             "%s_options_default)",
+                             what, size, known_size, what);
     memcpy(known, options, size);
     memcpy(known, &known_size, sizeof known_size);
     return MN_OK;
@@ -120,7 +128,7 @@ static bool fill_context(mn_context *context, const mn_context_options *options)
     context->cpu.threads = options->threads;
     mn_cpu_describe(context->cpu_name, sizeof context->cpu_name, context->cpu_features,
                     sizeof context->cpu_features);
-    if (!mn_host_cache_create(context) || !mn_names_create(context) || !mn_scopes_create(context))
+    if (!mn_scope_push(context))
         return false;
     context->device = find_device(options->device)->create(&context->allocator, &context->error);
     if (!context->device || !mn_pool_create(context, options->memory_limit))
@@ -167,7 +175,7 @@ void mn_context_destroy(mn_context *context)
     mn_pool_destroy(context);
     if (context->device)
         context->device->destroy(context->device);
-    mn_host_cache_destroy(context);
+    mn_host_trim(context);
     allocator.free(allocator.user, context, sizeof *context);
 }
 
@@ -190,10 +198,10 @@ void mn_context_free(mn_context *context)
         (void)context->device->synchronize(context->device);
     mn_scopes_destroy(context);
     destroy_slots(context);
-    mn_names_destroy(context);
+    mn_names_restore(context, 0);
     mn_workers_free(context->cpu.workers);
     context->cpu.workers = NULL;
-    if (mn_host_cache_live(context) == 0) {
+    if (context->host_live == 0) {
         mn_context_destroy(context);
         return;
     }
@@ -248,19 +256,8 @@ mn_status mn_memory_trim(mn_context *context)
 {
     MN_TRY(mn_error_status(context));
     mn_pool_flush(context);
-    mn_host_cache_trim(context);
+    mn_host_trim(context);
     return mn_check_fault(context);
-}
-
-mn_memory_stats mn_memory_stats_get(const mn_context *context)
-{
-    return context ? mn_pool_stats(context) : (mn_memory_stats){.live_bytes = 0};
-}
-
-void mn_memory_reset_peak(mn_context *context)
-{
-    if (context)
-        mn_pool_reset_peak(context);
 }
 
 mn_context_info mn_context_info_get(const mn_context *context)

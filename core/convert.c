@@ -2,15 +2,15 @@
 #include "core/cpu.h"
 #include "core/half.h"
 
-static void f32_copy(size_t n, const void *src, float *dst)
+void mn_f32_copy(size_t n, const void *src, float *dst)
 {
     if (n > 0)
         memcpy(dst, src, n * sizeof *dst);
 }
 
-static void f32_copy_from(size_t n, const float *src, void *dst)
+void mn_f32_copy_from(size_t n, const float *src, void *dst)
 {
-    f32_copy(n, src, dst);
+    mn_f32_copy(n, src, dst);
 }
 
 static void f16_to_f32(size_t n, const void *src, float *restrict dst)
@@ -42,7 +42,7 @@ static void bf16_from_f32(size_t n, const float *restrict src, void *dst)
 }
 
 const mn_converter mn_converters_portable[MN_DTYPE_COUNT] = {
-    [MN_F32] = {f32_copy, f32_copy_from},
+    [MN_F32] = {mn_f32_copy, mn_f32_copy_from},
     [MN_F16] = {f16_to_f32, f16_from_f32},
     [MN_BF16] = {bf16_to_f32, bf16_from_f32},
 };

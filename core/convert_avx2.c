@@ -7,17 +7,6 @@
 
 #define WIDTH 8
 
-static void f32_copy(size_t n, const void *src, float *dst)
-{
-    if (n > 0)
-        memcpy(dst, src, n * sizeof *dst);
-}
-
-static void f32_copy_from(size_t n, const float *src, void *dst)
-{
-    f32_copy(n, src, dst);
-}
-
 static inline __m256 load_f16(const uint16_t *src)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)src));
@@ -51,68 +40,59 @@ static inline void store_bf16(uint16_t *dst, __m256 x)
     _mm_storeu_si128((__m128i *)(void *)dst, packed);
 }
 
-static void f16_to_f32(size_t n, const void *src, float *dst)
+/* Inlined with the loads and stores, which are constants. */
+static inline __attribute__((always_inline)) void widen(size_t n, const uint16_t *src, float *dst,
+                                                        __m256 (*load)(const uint16_t *src))
 {
-    const uint16_t *half = src;
     size_t i = 0;
     for (; i + WIDTH <= n; i += WIDTH)
-        _mm256_storeu_ps(dst + i, load_f16(half + i));
+        _mm256_storeu_ps(dst + i, load(src + i));
     if (i == n)
         return;
     uint16_t tail[WIDTH] = {0};
     float wide[WIDTH];
-    memcpy(tail, half + i, (n - i) * sizeof *tail);
-    _mm256_storeu_ps(wide, load_f16(tail));
+    memcpy(tail, src + i, (n - i) * sizeof *tail);
+    _mm256_storeu_ps(wide, load(tail));
     memcpy(dst + i, wide, (n - i) * sizeof *wide);
+}
+
+static inline __attribute__((always_inline)) void narrow(size_t n, const float *src, uint16_t *dst,
+                                                         void (*store)(uint16_t *dst, __m256 x))
+{
+    size_t i = 0;
+    for (; i + WIDTH <= n; i += WIDTH)
+        store(dst + i, _mm256_loadu_ps(src + i));
+    if (i == n)
+        return;
+    float wide[WIDTH] = {0};
+    uint16_t tail[WIDTH];
+    memcpy(wide, src + i, (n - i) * sizeof *wide);
+    store(tail, _mm256_loadu_ps(wide));
+    memcpy(dst + i, tail, (n - i) * sizeof *tail);
+}
+
+static void f16_to_f32(size_t n, const void *src, float *dst)
+{
+    widen(n, src, dst, load_f16);
 }
 
 static void f16_from_f32(size_t n, const float *src, void *dst)
 {
-    uint16_t *half = dst;
-    size_t i = 0;
-    for (; i + WIDTH <= n; i += WIDTH)
-        store_f16(half + i, _mm256_loadu_ps(src + i));
-    if (i == n)
-        return;
-    float wide[WIDTH] = {0};
-    uint16_t tail[WIDTH];
-    memcpy(wide, src + i, (n - i) * sizeof *wide);
-    store_f16(tail, _mm256_loadu_ps(wide));
-    memcpy(half + i, tail, (n - i) * sizeof *tail);
+    narrow(n, src, dst, store_f16);
 }
 
 static void bf16_to_f32(size_t n, const void *src, float *dst)
 {
-    const uint16_t *half = src;
-    size_t i = 0;
-    for (; i + WIDTH <= n; i += WIDTH)
-        _mm256_storeu_ps(dst + i, load_bf16(half + i));
-    if (i == n)
-        return;
-    uint16_t tail[WIDTH] = {0};
-    float wide[WIDTH];
-    memcpy(tail, half + i, (n - i) * sizeof *tail);
-    _mm256_storeu_ps(wide, load_bf16(tail));
-    memcpy(dst + i, wide, (n - i) * sizeof *wide);
+    widen(n, src, dst, load_bf16);
 }
 
 static void bf16_from_f32(size_t n, const float *src, void *dst)
 {
-    uint16_t *half = dst;
-    size_t i = 0;
-    for (; i + WIDTH <= n; i += WIDTH)
-        store_bf16(half + i, _mm256_loadu_ps(src + i));
-    if (i == n)
-        return;
-    float wide[WIDTH] = {0};
-    uint16_t tail[WIDTH];
-    memcpy(wide, src + i, (n - i) * sizeof *wide);
-    store_bf16(tail, _mm256_loadu_ps(wide));
-    memcpy(half + i, tail, (n - i) * sizeof *tail);
+    narrow(n, src, dst, store_bf16);
 }
 
 const mn_converter mn_converters_avx2[MN_DTYPE_COUNT] = {
-    [MN_F32] = {f32_copy, f32_copy_from},
+    [MN_F32] = {mn_f32_copy, mn_f32_copy_from},
     [MN_F16] = {f16_to_f32, f16_from_f32},
     [MN_BF16] = {bf16_to_f32, bf16_from_f32},
 };

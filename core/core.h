@@ -3,14 +3,11 @@
 #define MN_CORE_CORE_H
 
 #include "include/minim_ext.h"
+#include "core/base.h"
 #include "core/cpu.h"
 #include "core/device.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
-
-/* a * b (and a + b) without overflow: false if it does not fit. */
-bool mn_size_mul(size_t a, size_t b, size_t *result);
-bool mn_size_add(size_t a, size_t b, size_t *result);
 
 /* Host memory of a context; NULL records MN_ERR_MEMORY. Blocks up to 2 KiB are kept in free lists,
  * so that steps do not ask the allocator. free takes the size asked for and accepts NULL. */
@@ -19,8 +16,6 @@ void *mn_host_calloc(mn_context *context, size_t count, size_t bytes);
 void mn_host_free(mn_context *context, void *memory, size_t bytes);
 char *mn_host_strdup(mn_context *context, const char *text);
 void mn_host_strfree(mn_context *context, char *text);
-/* Fills the all-NULL allocator with the C library's. */
-mn_allocator mn_allocator_or_default(const mn_allocator *allocator);
 
 /* Device memory through the caching pool (live and peak counters, limit). NULL records
  * MN_ERR_MEMORY after the pool was flushed and the request retried. bytes 0 gives NULL without an
@@ -34,24 +29,10 @@ void mn_pool_free(mn_context *context, void *memory, size_t bytes);
  * put in front ("conv1: ..."). */
 mn_status mn_fail(mn_context *context, mn_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* As mn_fail for code without a context; keeps an error already there; error may be NULL. */
-mn_status mn_error_set(mn_error *error, mn_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-/* Copies an options struct, whose first member is its size, over the defaults in *known. A caller
- * built with an older, shorter struct is served; a longer one is refused. `options` may be NULL. */
-mn_status mn_options_copy(mn_error *error, const char *what, void *known, size_t known_size,
-                          const void *options);
 /* True if nothing is pending. */
 bool mn_ok(const mn_context *context);
 /* Turns a fault of finished device work into the pending error. */
 mn_status mn_check_fault(mn_context *context);
-
-#define MN_TRY(expression)                                                                         \
-    do {                                                                                           \
-        mn_status mn_try_status = (expression);                                                    \
-        if (mn_try_status != MN_OK)                                                                \
-            return mn_try_status;                                                                  \
-    } while (0)
 
 /* ---- storage and tensors --------------------------------------------------------------------- */
 
@@ -149,9 +130,11 @@ typedef struct mn_slot {
 typedef mn_status (*mn_cast_hook)(mn_context *context, const mn_op *op, mn_tensor **inputs,
                                   int count, bool *f32_output);
 
+#define MN_HOST_CLASSES 32
+
 struct mn_pool;
-struct mn_host_cache;
-struct mn_names;
+struct mn_free_block;
+struct mn_name;
 
 /* mn_context_free with objects left (tensors that were retained, parameters, modules, ...) only
  * closes the context: slots and threads are gone and a pending error stays for good, so that every
@@ -163,8 +146,10 @@ struct mn_context {
     mn_device *device;
     mn_cpu cpu;
     struct mn_pool *pool;
-    struct mn_host_cache *host_cache;
-    struct mn_names *names;
+    struct mn_free_block *host_free[MN_HOST_CLASSES]; /* entry i: blocks of (i + 1) * 64 bytes */
+    size_t host_live;     /* blocks that mn_host_alloc has given out and that have not come back */
+    struct mn_name *name; /* the newest of the path */
+    size_t names, names_lost;     /* pushed; and those of them that an error kept out of the path */
     struct mn_scope_frame *scope; /* innermost; the root scope always exists */
     int scope_depth;              /* 0: only the root scope */
     uint64_t next_scope_id;
@@ -174,10 +159,10 @@ struct mn_context {
     bool closed;
     bool in_backward;
     bool rehearsing; /* dispatch does all but the work: what can run out of memory does so now */
-    int no_grad_depth;
+    bool no_grad;    /* inside a no-grad section */
     uint64_t errors_cleared;
-    /* Which scaler at which of its scales multiplies what backward gives now; 0: not known. */
-    uint64_t scaling, last_scaling;
+    /* Counts scales of all scalers, so that each has a number of its own. */
+    uint64_t last_scaling;
     /* Set by autograd. Must not need the slot's state, which may be gone by then. */
     void (*release_node)(mn_context *context, struct mn_node *node);
     char cpu_name[64];

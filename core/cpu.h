@@ -29,6 +29,9 @@ void mn_cpu_describe(char *name, size_t name_size, char *features, size_t featur
 int mn_cpu_available(void);
 
 const mn_converter *mn_converters(mn_kernel_set set);
+/* The rows of f32 in both tables. */
+void mn_f32_copy(size_t n, const void *src, float *dst);
+void mn_f32_copy_from(size_t n, const float *src, void *dst);
 /* Portable and AVX2 tables behind mn_converters. */
 extern const mn_converter mn_converters_portable[MN_DTYPE_COUNT];
 extern const mn_converter mn_converters_avx2[MN_DTYPE_COUNT];

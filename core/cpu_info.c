@@ -5,7 +5,6 @@
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -62,15 +61,10 @@ static bool has_feature(const feature *f)
 /* Space-separated names of the features present, as many as fit. */
 static void describe_features(char *text, size_t size)
 {
-    size_t used = 0;
     for (size_t i = 0; i < sizeof feature_list / sizeof *feature_list; i++) {
-        size_t length = strlen(feature_list[i].name);
-        if (!has_feature(&feature_list[i]) || used + length + 2 > size)
-            continue;
-        if (used > 0)
-            text[used++] = ' ';
-        memcpy(text + used, feature_list[i].name, length + 1);
-        used += length;
+        size_t used = strlen(text);
+        if (has_feature(&feature_list[i]) && used + strlen(feature_list[i].name) + 2 <= size)
+            snprintf(text + used, size - used, "%s%s", used ? " " : "", feature_list[i].name);
     }
 }
 
@@ -108,20 +102,12 @@ static bool describe_by_cpuid(char text[49])
 
 bool mn_cpu_has_kernels(mn_kernel_set set)
 {
-    switch (set) {
-    case MN_KERNELS_AUTO:
-    case MN_KERNELS_REFERENCE:
-    case MN_KERNELS_PORTABLE:
-        return true;
-    case MN_KERNELS_AVX2:
 #if defined(__x86_64__)
+    if (set == MN_KERNELS_AVX2)
         return has_feature(&feature_list[0]) && has_feature(&feature_list[1]) &&
                has_feature(&feature_list[2]);
-#else
-        return false;
 #endif
-    }
-    return false;
+    return set == MN_KERNELS_AUTO || set == MN_KERNELS_REFERENCE || set == MN_KERNELS_PORTABLE;
 }
 
 mn_kernel_set mn_cpu_best_kernels(void)
@@ -132,116 +118,87 @@ mn_kernel_set mn_cpu_best_kernels(void)
 /* ---- name ------------------------------------------------------------------------------------ */
 
 /* The value of the first /proc/cpuinfo line that names the processor. */
-static bool describe_by_proc(char *text, size_t size)
+static void describe_by_proc(char *text, size_t size)
 {
     FILE *file = fopen("/proc/cpuinfo", "re");
-    if (!file)
-        return false;
-    bool found = false;
     char line[256];
-    while (!found && fgets(line, sizeof line, file)) {
+    while (file && !*text && fgets(line, sizeof line, file)) {
         const char *value = strchr(line, ':');
-        found = value && (!strncmp(line, "model name", 10) || !strncmp(line, "Hardware", 8) ||
-                          !strncmp(line, "cpu model", 9) || !strncmp(line, "uarch", 5));
-        if (found)
+        if (value && (!strncmp(line, "model name", 10) || !strncmp(line, "Hardware", 8) ||
+                      !strncmp(line, "cpu model", 9) || !strncmp(line, "uarch", 5)))
             snprintf(text, size, "%s", value + 1);
     }
-    fclose(file);
-    return found;
+    if (file)
+        fclose(file);
 }
 
 /* Copies printable text with runs of blanks made one and none at the ends. */
 static void copy_trimmed(char *out, size_t size, const char *text)
 {
     size_t used = 0;
-    bool blank = false;
-    for (; *text; text++) {
-        if (*text <= ' ' || *text > '~') {
-            blank = used > 0;
-            continue;
-        }
-        if (used + (size_t)blank + 2 > size)
-            break;
-        if (blank)
+    for (; *text && used + 1 < size; text++) {
+        bool blank = *text <= ' ' || *text > '~';
+        if (!blank)
+            out[used++] = *text;
+        else if (used > 0 && out[used - 1] != ' ')
             out[used++] = ' ';
-        blank = false;
-        out[used++] = *text;
     }
-    out[used] = '\0';
+    out[used - (used > 0 && out[used - 1] == ' ')] = '\0';
 }
 
 void mn_cpu_describe(char *name, size_t name_size, char *features, size_t features_size)
 {
-    if (name_size > 0) {
-        char text[256];
-        name[0] = '\0';
-        if (describe_by_cpuid(text) || describe_by_proc(text, sizeof text))
-            copy_trimmed(name, name_size, text);
-        if (name[0] == '\0')
-            snprintf(name, name_size, "unknown");
-    }
+    char text[256] = "";
+    if (!describe_by_cpuid(text))
+        describe_by_proc(text, sizeof text);
+    if (name_size > 0)
+        copy_trimmed(name, name_size, text);
+    if (name_size > 0 && !*name)
+        snprintf(name, name_size, "unknown");
     if (features_size > 0) {
-        features[0] = '\0';
+        *features = '\0';
         describe_features(features, features_size);
     }
 }
 
 /* ---- usable processors ----------------------------------------------------------------------- */
 
-#define GROUP_ROOT "/sys/fs/cgroup"
-
-static bool read_text(const char *path, char *text, size_t size)
+/* Up to two whole numbers from a file of a group; how many there are. */
+static int read_numbers(const char *before, const char *group, const char *after, long long *out)
 {
-    FILE *file = fopen(path, "re");
+    char path[PATH_MAX];
+    int length = snprintf(path, sizeof path, "/sys/fs/cgroup%s%s/%s", before, group, after);
+    FILE *file = length > 0 && (size_t)length < sizeof path ? fopen(path, "re") : NULL;
     if (!file)
-        return false;
-    size_t length = fread(text, 1, size - 1, file);
-    text[length] = '\0';
+        return 0;
+    int count = fscanf(file, "%18lld %18lld", &out[0], &out[1]);
     fclose(file);
-    return length > 0;
+    return count;
 }
 
-/* Processors that `quota` of every `period` microseconds buys, rounded up; INT_MAX: no limit. */
-static int from_quota(long long quota, long long period)
+/* Processors that a group's quota of microseconds in every period buys, rounded up; INT_MAX: no
+ * limit. Version 2 has one file, "max 100000" or "150000 100000", version 1 has two. */
+static int group_quota(const char *group, bool v2)
 {
-    if (quota <= 0 || period <= 0)
+    long long quota[3] = {0, 0, 0}; /* quota, period */
+    if (v2) {
+        read_numbers("", group, "cpu.max", quota);
+    } else {
+        read_numbers("/cpu", group, "cpu.cfs_quota_us", quota);
+        read_numbers("/cpu", group, "cpu.cfs_period_us", quota + 1);
+    }
+    if (quota[0] <= 0 || quota[1] <= 0)
         return INT_MAX;
-    long long count = quota / period + (quota % period != 0);
+    long long count = quota[0] / quota[1] + (quota[0] % quota[1] != 0);
     return count < INT_MAX ? (int)count : INT_MAX;
 }
 
-/* Limit of one group, version 2: "max 100000" or "150000 100000". */
-static int limit_v2(const char *group)
-{
-    char path[PATH_MAX], text[128];
-    int length = snprintf(path, sizeof path, GROUP_ROOT "%s/cpu.max", group);
-    if (length < 0 || (size_t)length >= sizeof path || !read_text(path, text, sizeof text))
-        return INT_MAX;
-    char *rest;
-    long long quota = strtoll(text, &rest, 10);
-    return rest == text ? INT_MAX : from_quota(quota, strtoll(rest, NULL, 10));
-}
-
-static long long read_v1(const char *group, const char *file)
-{
-    char path[PATH_MAX], text[64];
-    int length = snprintf(path, sizeof path, GROUP_ROOT "/cpu%s/cpu.cfs_%s_us", group, file);
-    if (length < 0 || (size_t)length >= sizeof path || !read_text(path, text, sizeof text))
-        return 0;
-    return strtoll(text, NULL, 10);
-}
-
-static int limit_v1(const char *group)
-{
-    return from_quota(read_v1(group, "quota"), read_v1(group, "period"));
-}
-
 /* Smallest limit of a group and of all groups above it; cuts `group` up. */
-static int limit_upwards(char *group, int (*limit)(const char *group))
+static int limit_upwards(char *group, bool v2)
 {
     int least = INT_MAX;
     for (;;) {
-        int here = limit(group);
+        int here = group_quota(group, v2);
         least = here < least ? here : least;
         char *end = strrchr(group, '/');
         if (!end)
@@ -279,11 +236,8 @@ static int group_limit(void)
             continue;
         *controllers++ = '\0';
         *group++ = '\0';
-        int limit = INT_MAX;
-        if (*controllers == '\0')
-            limit = limit_upwards(group, limit_v2);
-        else if (lists(controllers, "cpu"))
-            limit = limit_upwards(group, limit_v1);
+        bool v2 = *controllers == '\0';
+        int limit = v2 || lists(controllers, "cpu") ? limit_upwards(group, v2) : INT_MAX;
         least = limit < least ? limit : least;
     }
     fclose(file);

@@ -63,8 +63,7 @@ static void cpu_destroy(mn_device *device)
 
 mn_device *mn_device_cpu_create(const mn_allocator *allocator, mn_error *error)
 {
-    mn_allocator host = mn_allocator_or_default(allocator);
-    cpu_device *device = host.alloc(host.user, sizeof *device, ALIGNMENT);
+    cpu_device *device = allocator->alloc(allocator->user, sizeof *device, ALIGNMENT);
     if (!device) {
         mn_error_set(error, MN_ERR_MEMORY, "no memory for device cpu");
         return NULL;
@@ -80,7 +79,7 @@ mn_device *mn_device_cpu_create(const mn_allocator *allocator, mn_error *error)
                  .enqueue = cpu_enqueue,
                  .synchronize = cpu_synchronize,
                  .destroy = cpu_destroy},
-        .allocator = host,
+        .allocator = *allocator,
     };
     device->base.fault = &device->fault;
     return &device->base;

@@ -1,32 +1,22 @@
 /* core/device_deferred.c: a device for tests that keeps asynchronous code honest. Work is queued
  * until the host waits; until then, and after, its memory cannot be touched by the host. */
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE */
 #include "core/device.h"
 #include "core/core.h"
 
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-enum {
-    ALIGNMENT = 64,
-    SMALLEST_SLOT = 64,
-    LARGEST_SLOT = 1024,
-    SLAB_BYTES = 65536,
-    SLAB_SLOTS = SLAB_BYTES / SMALLEST_SLOT
-};
+enum { ALIGNMENT = 64 };
 
-/* One mapping: a single large block, or a slab of equal slots, so that thousands of scalars do not
- * take as many mappings. */
-typedef struct region {
-    struct region *next;
-    unsigned char *base;
-    size_t bytes;      /* mapped */
-    size_t slot_bytes; /* 0: one block */
-    size_t used;       /* slots (or 1) */
-    size_t free_count;
-    uint16_t free_slots[SLAB_SLOTS];
-} region;
+/* All memory lies in one range of addresses, so that one call opens or closes it. */
+#define RANGE_BYTES ((size_t)1 << 36)
+
+/* A block that was freed, for the next request of its size; the pool asks for few sizes. */
+typedef struct hole {
+    unsigned char *memory;
+    size_t bytes;
+} hole;
 
 /* In the queue before each record, which follows at the next multiple of ALIGNMENT. */
 typedef struct entry {
@@ -43,8 +33,10 @@ typedef struct deferred_device {
     mn_device base;
     mn_allocator allocator;
     mn_fault fault;
-    size_t page;
-    region *regions;
+    unsigned char *range;
+    size_t used; /* bytes from its beginning */
+    hole *holes; /* room for all blocks, since freeing must not fail */
+    size_t hole_count, block_count, holes_bytes;
     unsigned char *queue;
     size_t queued, capacity;
 } deferred_device;
@@ -56,141 +48,50 @@ static deferred_device *self(mn_device *device)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Bytes of a region's header: a single block needs no slot list. */
-static size_t header_bytes(size_t slot_bytes)
+static size_t padded_bytes(size_t bytes)
 {
-    return slot_bytes ? sizeof(region) : offsetof(region, free_slots);
-}
-
-static region *map_region(deferred_device *device, size_t bytes, size_t slot_bytes)
-{
-    const mn_allocator *allocator = &device->allocator;
-    region *made = allocator->alloc(allocator->user, header_bytes(slot_bytes), ALIGNMENT);
-    if (!made)
-        return NULL;
-    memset(made, 0, header_bytes(slot_bytes));
-    void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED) {
-        allocator->free(allocator->user, made, header_bytes(slot_bytes));
-        return NULL;
-    }
-    made->base = base;
-    made->bytes = bytes;
-    made->slot_bytes = slot_bytes;
-    made->next = device->regions;
-    device->regions = made;
-    return made;
-}
-
-static void unmap_region(deferred_device *device, region *old)
-{
-    munmap(old->base, old->bytes);
-    device->allocator.free(device->allocator.user, old, header_bytes(old->slot_bytes));
-}
-
-static void *alloc_slot(deferred_device *device, size_t bytes)
-{
-    size_t slot_bytes = SMALLEST_SLOT;
-    while (slot_bytes < bytes)
-        slot_bytes *= 2;
-    region *slab = device->regions;
-    while (slab && (slab->slot_bytes != slot_bytes || slab->free_count == 0))
-        slab = slab->next;
-    if (!slab) {
-        slab = map_region(device, SLAB_BYTES, slot_bytes);
-        if (!slab)
-            return NULL;
-        for (size_t i = SLAB_BYTES / slot_bytes; i > 0; i--)
-            slab->free_slots[slab->free_count++] = (uint16_t)(i - 1);
-    }
-    slab->used++;
-    return slab->base + slab->free_slots[--slab->free_count] * slot_bytes;
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
 static void *deferred_alloc(mn_device *base, size_t bytes)
 {
     deferred_device *device = self(base);
-    size_t padded;
-    if (bytes <= LARGEST_SLOT)
-        return alloc_slot(device, bytes);
-    if (!mn_size_add(bytes, device->page - 1, &padded))
+    void *holes = device->holes;
+    size_t size = sizeof *device->holes;
+    if (bytes > RANGE_BYTES || padded_bytes(bytes) > RANGE_BYTES - device->used)
         return NULL;
-    region *made = map_region(device, padded / device->page * device->page, 0);
-    if (!made)
-        return NULL;
-    made->used = 1;
-    return made->base;
-}
-
-/* Unmaps what nobody uses any more. Only with an empty queue: queued work may still need it. */
-static void sweep(deferred_device *device)
-{
-    region **link = &device->regions;
-    while (*link) {
-        region *old = *link;
-        if (old->used > 0) {
-            link = &old->next;
+    bytes = padded_bytes(bytes);
+    for (hole *at = device->holes; at < device->holes + device->hole_count; at++) {
+        unsigned char *memory = at->memory;
+        if (at->bytes != bytes)
             continue;
-        }
-        *link = old->next;
-        unmap_region(device, old);
+        *at = device->holes[--device->hole_count];
+        return memory;
     }
+    if (!mn_allocator_grow(&device->allocator, &holes, &device->holes_bytes,
+                           device->hole_count * size, (device->block_count + 1) * size))
+        return NULL;
+    device->holes = holes;
+    device->block_count++;
+    device->used += bytes;
+    return device->range + device->used - bytes;
 }
 
+/* Queued work may still use it, but the next owner's work is queued after that. */
 static void deferred_free(mn_device *base, void *memory, size_t bytes)
 {
     deferred_device *device = self(base);
-    unsigned char *address = memory;
-    region *owner = device->regions;
-    (void)bytes;
-    while (owner && (address < owner->base || address >= owner->base + owner->bytes))
-        owner = owner->next;
-    if (!owner)
-        return;
-    owner->used--;
-    if (owner->slot_bytes)
-        owner->free_slots[owner->free_count++] =
-            (uint16_t)((size_t)(address - owner->base) / owner->slot_bytes);
-    if (owner->used == 0 && device->queued == 0)
-        sweep(device);
+    device->holes[device->hole_count++] = (hole){memory, padded_bytes(bytes)};
 }
 
 static mn_status protect(deferred_device *device, int protection)
 {
-    mn_status status = MN_OK;
-    for (region *at = device->regions; at; at = at->next) {
-        if (mprotect(at->base, at->bytes, protection) != 0)
-            status = MN_ERR_DEVICE;
-    }
-    return status;
-}
-
-/* ---- queue ----------------------------------------------------------------------------------- */
-
-static mn_status reserve(deferred_device *device, size_t more)
-{
-    const mn_allocator *allocator = &device->allocator;
-    size_t needed;
-    size_t capacity = device->capacity ? device->capacity : 4096;
-    if (!mn_size_add(device->queued, more, &needed))
-        return MN_ERR_MEMORY;
-    while (capacity < needed && capacity <= SIZE_MAX / 2)
-        capacity *= 2;
-    if (capacity < needed)
-        return MN_ERR_MEMORY;
-    if (capacity == device->capacity)
+    if (device->used == 0)
         return MN_OK;
-    unsigned char *queue = allocator->alloc(allocator->user, capacity, ALIGNMENT);
-    if (!queue)
-        return MN_ERR_MEMORY;
-    if (device->queue) {
-        memcpy(queue, device->queue, device->queued);
-        allocator->free(allocator->user, device->queue, device->capacity);
-    }
-    device->queue = queue;
-    device->capacity = capacity;
-    return MN_OK;
+    return mprotect(device->range, device->used, protection) == 0 ? MN_OK : MN_ERR_DEVICE;
 }
+
+/* ---- work ------------------------------------------------------------------------------------ */
 
 /* Runs all queued work, then copies (bytes 0: nothing) to the host, and closes the memory again. */
 static mn_status run_and_copy(deferred_device *device, void *host, const void *src, size_t bytes)
@@ -208,9 +109,19 @@ static mn_status run_and_copy(deferred_device *device, void *host, const void *s
     if (status == MN_OK && bytes > 0)
         memcpy(host, src, bytes);
     device->queued = 0;
-    sweep(device);
     mn_status closed = protect(device, PROT_NONE);
     return status != MN_OK ? status : closed;
+}
+
+static bool reserve(deferred_device *device, size_t more)
+{
+    void *queue = device->queue;
+    size_t wanted;
+    if (!mn_size_add(device->queued, more, &wanted) ||
+        !mn_allocator_grow(&device->allocator, &queue, &device->capacity, device->queued, wanted))
+        return false;
+    device->queue = queue;
+    return true;
 }
 
 /* Queues work with a record of the given size; *record is where to write it. */
@@ -221,10 +132,11 @@ static mn_status append(deferred_device *device, void (*work)(const void *record
     if (!mn_size_add(bytes, 2 * ALIGNMENT - 1, &padded))
         return MN_ERR_MEMORY;
     padded = padded / ALIGNMENT * ALIGNMENT;
-    if (reserve(device, padded) != MN_OK) {
+    if (!reserve(device, padded)) {
         /* No memory for a longer queue: what is queued runs now and makes room. */
         MN_TRY(run_and_copy(device, NULL, NULL, 0));
-        MN_TRY(reserve(device, padded));
+        if (!reserve(device, padded))
+            return MN_ERR_MEMORY;
     }
     unsigned char *at = device->queue + device->queued;
     memcpy(at, &(entry){work, padded}, sizeof(entry));
@@ -277,11 +189,9 @@ static void deferred_destroy(mn_device *base)
 {
     deferred_device *device = self(base);
     mn_allocator allocator = device->allocator;
-    while (device->regions) {
-        region *old = device->regions;
-        device->regions = old->next;
-        unmap_region(device, old);
-    }
+    munmap(device->range, RANGE_BYTES);
+    if (device->holes)
+        allocator.free(allocator.user, device->holes, device->holes_bytes);
     if (device->queue)
         allocator.free(allocator.user, device->queue, device->capacity);
     allocator.free(allocator.user, device, sizeof *device);
@@ -289,11 +199,14 @@ static void deferred_destroy(mn_device *base)
 
 mn_device *mn_device_deferred_create(const mn_allocator *allocator, mn_error *error)
 {
-    mn_allocator host = mn_allocator_or_default(allocator);
-    long page = sysconf(_SC_PAGESIZE);
-    deferred_device *device = host.alloc(host.user, sizeof *device, ALIGNMENT);
-    if (!device) {
+    deferred_device *device = allocator->alloc(allocator->user, sizeof *device, ALIGNMENT);
+    void *range = !device ? MAP_FAILED
+                          : mmap(NULL, RANGE_BYTES, PROT_NONE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) {
         mn_error_set(error, MN_ERR_MEMORY, "no memory for device cpu-deferred");
+        if (device)
+            allocator->free(allocator->user, device, sizeof *device);
         return NULL;
     }
     *device = (deferred_device){
@@ -307,8 +220,8 @@ mn_device *mn_device_deferred_create(const mn_allocator *allocator, mn_error *er
                  .enqueue = deferred_enqueue,
                  .synchronize = deferred_synchronize,
                  .destroy = deferred_destroy},
-        .allocator = host,
-        .page = page > 0 ? (size_t)page : 4096,
+        .allocator = *allocator,
+        .range = range,
     };
     device->base.fault = &device->fault;
     return &device->base;

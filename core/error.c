@@ -1,6 +1,7 @@
 /* core/error.c: status names, the pending error, and faults of device work. */
 #include "core/parts.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,33 +30,34 @@ const char *mn_status_name(mn_status status)
     return index < sizeof status_names / sizeof *status_names ? status_names[index] : "unknown";
 }
 
-/* Names that come from files or callers may hold anything; a message is one line. */
-static void make_one_line(char *text)
+/* "prefix: text" into the error, whatever it held before. */
+static void fill(mn_error *error, mn_status status, const char *prefix, const char *format,
+                 va_list arguments) __attribute__((format(printf, 4, 0)));
+static void fill(mn_error *error, mn_status status, const char *prefix, const char *format,
+                 va_list arguments)
 {
+    char *text = error->message;
+    error->status = status;
+    snprintf(text, sizeof error->message, "%.400s%s", prefix, *prefix ? ": " : "");
+    size_t used = strlen(text);
+    if (vsnprintf(text + used, sizeof error->message - used, format, arguments) < 0)
+        text[used] = '\0';
+    /* Names that come from files or callers may hold anything; a message is one line. */
     for (; *text; text++) {
         if ((unsigned char)*text < 0x20 || *text == 0x7f)
             *text = '?';
     }
 }
 
-void mn_error_format(mn_error *error, mn_status status, const char *prefix, const char *format,
-                     va_list arguments)
+mn_status mn_error_fill(mn_error *error, mn_status status, const char *format, ...)
 {
-    char text[sizeof error->message];
-    int length = vsnprintf(text, sizeof text, format, arguments);
-    if (length < 0)
-        text[0] = '\0';
-    error->status = status;
-    length =
-        snprintf(error->message, sizeof error->message, "%.400s%s", prefix, *prefix ? ": " : "");
-    size_t used = length < 0 ? 0 : (size_t)length;
-    size_t room = sizeof error->message - used - 1;
-    size_t wanted = strlen(text);
-    if (wanted > room)
-        wanted = room;
-    memcpy(error->message + used, text, wanted);
-    error->message[used + wanted] = '\0';
-    make_one_line(error->message);
+    if (!error)
+        return status;
+    va_list arguments;
+    va_start(arguments, format);
+    fill(error, status, "", format, arguments);
+    va_end(arguments);
+    return status;
 }
 
 mn_status mn_error_set(mn_error *error, mn_status status, const char *format, ...)
@@ -66,9 +68,22 @@ mn_status mn_error_set(mn_error *error, mn_status status, const char *format, ..
         return error->status;
     va_list arguments;
     va_start(arguments, format);
-    mn_error_format(error, status, "", format, arguments);
+    fill(error, status, "", format, arguments);
     va_end(arguments);
     return status;
+}
+
+const char *mn_path_shown(const char *path)
+{
+    size_t length = strlen(path);
+    return length > 200 ? path + length - 200 : path;
+}
+
+const char *mn_system_text(int code, char *buffer, size_t size)
+{
+    if (strerror_r(code, buffer, size) != 0)
+        snprintf(buffer, size, "error %d", code);
+    return buffer;
 }
 
 mn_status mn_fail(mn_context *context, mn_status status, const char *format, ...)
@@ -79,7 +94,7 @@ mn_status mn_fail(mn_context *context, mn_status status, const char *format, ...
         return context->error.status;
     va_list arguments;
     va_start(arguments, format);
-    mn_error_format(&context->error, status, mn_name_path(context), format, arguments);
+    fill(&context->error, status, mn_name_path(context), format, arguments);
     va_end(arguments);
     return status;
 }
@@ -108,28 +123,35 @@ void mn_error_clear(mn_context *context)
     context->error.message[0] = '\0';
 }
 
-/* "(a [2,3] f32, b none)" */
-static void list_inputs(const mn_infer *infer, char *buffer, size_t size)
+/* Adds to the text in the buffer what still fits. */
+static void add(char *buffer, size_t size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void add(char *buffer, size_t size, const char *format, ...)
 {
-    size_t used = 0;
-    buffer[0] = '\0';
-    for (int i = 0; i < infer->input_count && i < MN_MAX_INPUTS; i++) {
-        char view[160];
-        mn_tensor_describe(&infer->in[i], view, sizeof view);
-        int length =
-            snprintf(buffer + used, size - used, "%s%c %s", i ? ", " : " (", 'a' + i, view);
-        if (length < 0 || (size_t)length >= size - used)
-            return;
-        used += (size_t)length;
-    }
-    if (used && used + 1 < size)
-        memcpy(buffer + used, ")", 2);
+    size_t used = strlen(buffer);
+    va_list arguments;
+    va_start(arguments, format);
+    if (vsnprintf(buffer + used, size - used, format, arguments) < 0)
+        buffer[used] = '\0';
+    va_end(arguments);
+}
+
+const char *mn_tensor_describe(const mn_view *view, char *buffer, size_t size)
+{
+    if (size == 0)
+        return "";
+    snprintf(buffer, size, "%s", view && view->present ? "[" : "none");
+    if (!view || !view->present)
+        return buffer;
+    for (int i = 0; i < view->ndim; i++)
+        add(buffer, size, "%s%lld", i ? "," : "", (long long)view->shape[i]);
+    add(buffer, size, "] %s", mn_dtype_name(view->dtype));
+    return buffer;
 }
 
 mn_status mn_infer_error(mn_infer *infer, mn_status status, const char *format, ...)
 {
-    char text[480];
-    char inputs[480];
+    char text[480], inputs[480] = "", view[160];
     va_list arguments;
     if (!infer)
         return status;
@@ -137,7 +159,11 @@ mn_status mn_infer_error(mn_infer *infer, mn_status status, const char *format, 
     if (vsnprintf(text, sizeof text, format, arguments) < 0)
         text[0] = '\0';
     va_end(arguments);
-    list_inputs(infer, inputs, sizeof inputs);
+    for (int i = 0; i < infer->input_count && i < MN_MAX_INPUTS; i++)
+        add(inputs, sizeof inputs, "%s%c %s", i ? ", " : " (", 'a' + i,
+            mn_tensor_describe(&infer->in[i], view, sizeof view));
+    if (*inputs)
+        add(inputs, sizeof inputs, ")");
     return mn_fail(infer->context, status, "%s: %s%s", infer->op->name, text, inputs);
 }
 
@@ -156,55 +182,23 @@ void mn_call_fault(const mn_call *call, mn_status status, const char *format, lo
     call->fault->values[1] = second;
 }
 
-/* Puts the values in place of %lld. The format comes from a kernel, so it is not given to printf.
- */
-static void format_fault(const mn_fault *fault, char *buffer, size_t size)
-{
-    size_t used = 0;
-    int value = 0;
-    for (const char *at = fault->format ? fault->format : ""; *at && used + 1 < size;) {
-        if (strncmp(at, "%lld", 4) == 0 && value < 2) {
-            int length = snprintf(buffer + used, size - used, "%lld", fault->values[value++]);
-            used += length > 0 ? (size_t)length : 0;
-            at += 4;
-        } else {
-            buffer[used++] = *at++;
-        }
-    }
-    buffer[used < size ? used : size - 1] = '\0';
-}
-
 mn_status mn_check_fault(mn_context *context)
 {
-    mn_fault *fault = context->device->fault;
-    if (fault->status == MN_OK)
+    mn_fault fault = *context->device->fault;
+    char text[512] = "";
+    int value = 0;
+    if (fault.status == MN_OK)
         return context->error.status;
-    char text[512];
-    format_fault(fault, text, sizeof text);
-    mn_status status = fault->status;
-    const char *op = fault->op && *fault->op ? fault->op : "device";
-    *fault = (mn_fault){.status = MN_OK};
-    return mn_fail(context, status, "%s: %s", op, text);
-}
-
-const char *mn_tensor_describe(const mn_view *view, char *buffer, size_t size)
-{
-    size_t used = 0;
-    if (size == 0)
-        return "";
-    if (!view || !view->present) {
-        snprintf(buffer, size, "none");
-        return buffer;
+    *context->device->fault = (mn_fault){.status = MN_OK};
+    /* The format comes from a kernel, so it is not given to printf. */
+    for (const char *at = fault.format ? fault.format : ""; *at;) {
+        bool number = strncmp(at, "%lld", 4) == 0 && value < 2;
+        if (number)
+            add(text, sizeof text, "%lld", fault.values[value++]);
+        else
+            add(text, sizeof text, "%c", *at);
+        at += number ? 4 : 1;
     }
-    buffer[0] = '\0';
-    for (int i = 0; i < view->ndim; i++) {
-        int length = snprintf(buffer + used, size - used, "%s%lld", i ? "," : "[",
-                              (long long)view->shape[i]);
-        if (length < 0 || (size_t)length >= size - used)
-            return buffer;
-        used += (size_t)length;
-    }
-    snprintf(buffer + used, size - used, "%s] %s", view->ndim ? "" : "[",
-             mn_dtype_name(view->dtype));
-    return buffer;
+    return mn_fail(context, fault.status, "%s: %s", fault.op && *fault.op ? fault.op : "device",
+                   text);
 }

@@ -5,16 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CLASS_BYTES = 64, CLASS_COUNT = 32, CACHED_BYTES = CLASS_BYTES * CLASS_COUNT };
+enum { CLASS_BYTES = 64, CACHED_BYTES = CLASS_BYTES * MN_HOST_CLASSES };
 
-typedef struct free_block {
-    struct free_block *next;
+typedef struct mn_free_block {
+    struct mn_free_block *next;
 } free_block;
-
-struct mn_host_cache {
-    free_block *free[CLASS_COUNT]; /* entry i: blocks of (i + 1) * CLASS_BYTES */
-    size_t live;
-};
 
 bool mn_size_mul(size_t a, size_t b, size_t *result)
 {
@@ -49,44 +44,44 @@ mn_allocator mn_allocator_or_default(const mn_allocator *allocator)
     return (mn_allocator){default_alloc, default_free, NULL};
 }
 
-bool mn_host_cache_create(mn_context *context)
+bool mn_allocator_grow(const mn_allocator *allocator, void **memory, size_t *capacity, size_t used,
+                       size_t wanted)
 {
-    const mn_allocator *allocator = &context->allocator;
-    struct mn_host_cache *cache = allocator->alloc(allocator->user, sizeof *cache, CLASS_BYTES);
-    if (!cache) {
-        mn_fail(context, MN_ERR_MEMORY, "no memory for a context");
+    size_t larger = *capacity;
+    while (larger < wanted)
+        larger = larger > SIZE_MAX / 2 ? wanted : larger > 0 ? 2 * larger : CLASS_BYTES;
+    if (larger == *capacity)
+        return true;
+    void *copy = allocator->alloc(allocator->user, larger, CLASS_BYTES);
+    if (!copy)
         return false;
+    if (*memory) {
+        memcpy(copy, *memory, used);
+        allocator->free(allocator->user, *memory, *capacity);
     }
-    memset(cache, 0, sizeof *cache);
-    context->host_cache = cache;
+    *memory = copy;
+    *capacity = larger;
     return true;
 }
 
-void mn_host_cache_trim(mn_context *context)
+uint64_t mn_hash(uint64_t hash, const void *data, size_t bytes)
+{
+    const unsigned char *at = data;
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+void mn_host_trim(mn_context *context)
 {
     const mn_allocator *allocator = &context->allocator;
-    for (size_t i = 0; i < CLASS_COUNT; i++) {
-        while (context->host_cache->free[i]) {
-            free_block *block = context->host_cache->free[i];
-            context->host_cache->free[i] = block->next;
+    for (size_t i = 0; i < MN_HOST_CLASSES; i++) {
+        while (context->host_free[i]) {
+            free_block *block = context->host_free[i];
+            context->host_free[i] = block->next;
             allocator->free(allocator->user, block, (i + 1) * CLASS_BYTES);
         }
     }
-}
-
-void mn_host_cache_destroy(mn_context *context)
-{
-    if (!context->host_cache)
-        return;
-    mn_host_cache_trim(context);
-    context->allocator.free(context->allocator.user, context->host_cache,
-                            sizeof *context->host_cache);
-    context->host_cache = NULL;
-}
-
-size_t mn_host_cache_live(const mn_context *context)
-{
-    return context->host_cache ? context->host_cache->live : 0;
 }
 
 /* The allocator's memory; when there is none, what is cached is given back first. */
@@ -96,7 +91,7 @@ static void *ask_allocator(mn_context *context, size_t bytes)
     void *memory = allocator->alloc(allocator->user, bytes, CLASS_BYTES);
     if (memory)
         return memory;
-    mn_host_cache_trim(context);
+    mn_host_trim(context);
     mn_pool_flush(context);
     return allocator->alloc(allocator->user, bytes, CLASS_BYTES);
 }
@@ -113,21 +108,18 @@ static size_t block_bytes(size_t bytes)
 
 void *mn_host_alloc(mn_context *context, size_t bytes)
 {
-    struct mn_host_cache *cache = context->host_cache;
     size_t size = block_bytes(bytes);
-    void *memory = NULL;
-    if (size <= CACHED_BYTES && cache->free[size / CLASS_BYTES - 1]) {
-        free_block *block = cache->free[size / CLASS_BYTES - 1];
-        cache->free[size / CLASS_BYTES - 1] = block->next;
-        memory = block;
-    } else {
+    free_block **list = size <= CACHED_BYTES ? &context->host_free[size / CLASS_BYTES - 1] : NULL;
+    free_block *memory = list ? *list : NULL;
+    if (memory)
+        *list = memory->next;
+    else
         memory = ask_allocator(context, size);
-    }
     if (!memory) {
         mn_fail(context, MN_ERR_MEMORY, "no host memory for %zu bytes", bytes);
         return NULL;
     }
-    cache->live++;
+    context->host_live++;
     return memory;
 }
 
@@ -148,17 +140,15 @@ void mn_host_free(mn_context *context, void *memory, size_t bytes)
 {
     if (!memory)
         return;
-    struct mn_host_cache *cache = context->host_cache;
     size_t size = block_bytes(bytes);
     if (size <= CACHED_BYTES) {
-        free_block *block = memory;
-        block->next = cache->free[size / CLASS_BYTES - 1];
-        cache->free[size / CLASS_BYTES - 1] = block;
+        free_block **list = &context->host_free[size / CLASS_BYTES - 1];
+        *(free_block *)memory = (free_block){*list};
+        *list = memory;
     } else {
         context->allocator.free(context->allocator.user, memory, size);
     }
-    cache->live--;
-    if (context->closed && cache->live == 0)
+    if (--context->host_live == 0 && context->closed)
         mn_context_destroy(context);
 }
 

@@ -1,7 +1,9 @@
 /* Philox4x32-10 and the streams of random numbers drawn from it. */
 #include "core/philox.h"
+#include "core/base.h"
 
 #include <math.h>
+#include <string.h>
 
 #define ROUNDS 10
 
@@ -25,11 +27,6 @@ void mn_philox4x32(const uint32_t key[2], const uint32_t counter[4], uint32_t ou
     out[3] = c3;
 }
 
-static uint64_t fnv1a(uint64_t hash, unsigned char byte)
-{
-    return (hash ^ byte) * UINT64_C(0x100000001B3);
-}
-
 /* The finaliser of MurmurHash3: a bijection of 64 bits. */
 static uint64_t mix(uint64_t x)
 {
@@ -45,9 +42,9 @@ static uint64_t mix(uint64_t x)
  * without a carry into word 2, which gives each stream 2^64 blocks of its own. */
 mn_stream mn_stream_open(uint64_t seed, mn_stream_purpose purpose, const char *name, uint64_t index)
 {
-    uint64_t hash = fnv1a(UINT64_C(0xCBF29CE484222325), (unsigned char)purpose);
-    for (const char *c = name ? name : ""; *c; c++)
-        hash = fnv1a(hash, (unsigned char)*c);
+    uint64_t hash = mn_hash(MN_HASH_START, &(unsigned char){(unsigned char)purpose}, 1);
+    if (name)
+        hash = mn_hash(hash, name, strlen(name));
     uint64_t key = mix(seed ^ mix(hash));
     mn_stream stream = {
         .key = {(uint32_t)key, (uint32_t)(key >> 32)},

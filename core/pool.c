@@ -18,8 +18,8 @@ enum {
  * room for all blocks of the bin: freeing never allocates. */
 typedef struct pool_bin {
     void **free;
-    size_t count, capacity;
-    size_t blocks; /* of this class, handed out or free */
+    size_t count, list_bytes;
+    size_t blocks, block_bytes; /* of this class, handed out or free */
 } pool_bin;
 
 struct mn_pool {
@@ -47,15 +47,6 @@ static size_class class_of(size_t bytes)
     size_t quarter = (bytes - ((size_t)1 << octave) - 1) / step; /* 0 to 3 */
     size_t bin = SMALL_BINS + 4 * (octave - SMALL_SHIFT) + quarter;
     return (size_class){bin, ((size_t)1 << octave) + (quarter + 1) * step};
-}
-
-/* Size of the blocks in a bin; the inverse of class_of. */
-static size_t bytes_of(size_t bin)
-{
-    if (bin < SMALL_BINS)
-        return (bin + 1) * GRAIN;
-    size_t quarter = ((size_t)SMALL_BYTES << (bin - SMALL_BINS) / 4) / 4;
-    return (5 + (bin - SMALL_BINS) % 4) * quarter;
 }
 
 static size_t live_bytes(size_t bytes)
@@ -87,14 +78,10 @@ void mn_pool_flush(mn_context *context)
     (void)device->synchronize(device);
     for (size_t i = 0; i < BIN_COUNT; i++) {
         pool_bin *bin = &pool->bins[i];
-        if (bin->count == 0)
-            continue;
-        size_t bytes = bytes_of(i);
         bin->blocks -= bin->count;
-        while (bin->count > 0) {
-            device->free(device, bin->free[--bin->count], bytes);
-            pool->stats.pool_bytes -= bytes;
-        }
+        pool->stats.pool_bytes -= bin->count * bin->block_bytes;
+        while (bin->count > 0)
+            device->free(device, bin->free[--bin->count], bin->block_bytes);
     }
 }
 
@@ -108,43 +95,27 @@ void mn_pool_destroy(mn_context *context)
     for (size_t i = 0; i < BIN_COUNT; i++) {
         pool_bin *bin = &pool->bins[i];
         if (bin->free)
-            allocator->free(allocator->user, bin->free, bin->capacity * sizeof *bin->free);
+            allocator->free(allocator->user, bin->free, bin->list_bytes);
     }
     allocator->free(allocator->user, pool, sizeof *pool);
     context->pool = NULL;
-}
-
-/* Room in the bin's list for one block more. */
-static bool reserve(const mn_allocator *allocator, pool_bin *bin)
-{
-    size_t bytes;
-    if (bin->blocks < bin->capacity)
-        return true;
-    size_t capacity = bin->capacity ? 2 * bin->capacity : 8;
-    if (!mn_size_mul(capacity, sizeof *bin->free, &bytes))
-        return false;
-    void **list = allocator->alloc(allocator->user, bytes, GRAIN);
-    if (!list)
-        return false;
-    if (bin->free) {
-        memcpy(list, bin->free, bin->count * sizeof *list);
-        allocator->free(allocator->user, bin->free, bin->capacity * sizeof *list);
-    }
-    bin->free = list;
-    bin->capacity = capacity;
-    return true;
 }
 
 static void *new_block(mn_context *context, size_class class)
 {
     struct mn_pool *pool = context->pool;
     pool_bin *bin = &pool->bins[class.bin];
-    if (!reserve(&context->allocator, bin))
+    void *list = bin->free;
+    size_t bytes = sizeof *bin->free;
+    if (!mn_allocator_grow(&context->allocator, &list, &bin->list_bytes, bin->count * bytes,
+                           (bin->blocks + 1) * bytes))
         return NULL;
+    bin->free = list;
     pool->stats.system_requests++;
     void *memory = context->device->alloc(context->device, class.bytes);
     if (memory) {
         bin->blocks++;
+        bin->block_bytes = class.bytes;
         pool->stats.pool_bytes += class.bytes;
     }
     return memory;
@@ -160,7 +131,7 @@ static void *take_block(mn_context *context, size_t bytes)
     if (memory)
         return memory;
     mn_pool_flush(context);
-    mn_host_cache_trim(context);
+    mn_host_trim(context);
     return new_block(context, class);
 }
 
@@ -198,12 +169,13 @@ void mn_pool_free(mn_context *context, void *memory, size_t bytes)
     bin->free[bin->count++] = memory;
 }
 
-void mn_pool_reset_peak(mn_context *context)
+mn_memory_stats mn_memory_stats_get(const mn_context *context)
 {
-    context->pool->stats.peak_bytes = context->pool->stats.live_bytes;
+    return context ? context->pool->stats : (mn_memory_stats){0};
 }
 
-mn_memory_stats mn_pool_stats(const mn_context *context)
+void mn_memory_reset_peak(mn_context *context)
 {
-    return context->pool->stats;
+    if (context)
+        context->pool->stats.peak_bytes = context->pool->stats.live_bytes;
 }

@@ -1,4 +1,4 @@
-/* core/safetensors_read.c: reading a state dictionary from a file in which nothing is trusted. */
+/* core/safetensors_read.c: a state dictionary from a file in which nothing is trusted. */
 #include "core/json.h"
 #include "core/safetensors.h"
 #include "core/state_dict.h"
@@ -10,22 +10,46 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files hold the host's byte order");
+
+const char *const mn_file_dtype_names[MN_DTYPE_COUNT] = {
+    [MN_F64] = "F64", [MN_F32] = "F32", [MN_F16] = "F16", [MN_BF16] = "BF16",
+    [MN_I64] = "I64", [MN_I32] = "I32", [MN_U8] = "U8",
+};
+
+mn_status mn_file_fail(mn_context *context, const char *path, const char *verb)
+{
+    char reason[128];
+    return mn_fail(context, MN_ERR_IO, "%s: cannot %s: %s", mn_path_shown(path), verb,
+                   mn_system_text(errno, reason, sizeof reason));
+}
+
+void mn_file_digits(uint64_t hash, char digits[MN_FILE_DIGITS])
+{
+    for (int i = MN_FILE_DIGITS - 1; i >= 0; i--, hash >>= 4)
+        digits[i] = "0123456789abcdef"[hash & 15];
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
 /* A tensor as the header describes it. */
 typedef struct found {
-    char *name;
+    const char *name;
     mn_dtype dtype;
     int ndim;
     int64_t shape[MN_MAX_DIMS];
-    uint64_t begin, end;
-    size_t index; /* in the header */
+    int64_t offsets[2]; /* begin and end */
 } found;
+
+/* Fewest bytes of one: "n":{"dtype":"U8","shape":[],"data_offsets":[0,0]} */
+#define FOUND_BYTES 50
 
 typedef struct reader {
     mn_context *context;
     const char *shown; /* path in messages */
     int file;
-    uint64_t data_bytes; /* behind the header */
-    char *header;
+    int64_t data_bytes; /* behind the header */
+    char *header, *strings;
     size_t header_bytes;
     mn_json json;
     mn_state_dict *dict;
@@ -33,18 +57,14 @@ typedef struct reader {
     size_t count, capacity;
     bool has_format;
     char *digits; /* the checksum's, in the header; NULL: there is none */
-    char checksum[MN_FILE_CHECKSUM_DIGITS];
+    char checksum[MN_FILE_DIGITS];
     uint64_t hash;
 } reader;
 
-/* ---- the file -------------------------------------------------------------------------------- */
-
 static mn_status read_all(reader *in, void *data, size_t bytes)
 {
-    char *at = data;
-    while (bytes > 0) {
-        size_t chunk = bytes < (size_t)1 << 30 ? bytes : (size_t)1 << 30;
-        ssize_t got = read(in->file, at, chunk);
+    for (char *at = data; bytes > 0;) {
+        ssize_t got = read(in->file, at, bytes < MN_FILE_CHUNK ? bytes : MN_FILE_CHUNK);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
@@ -73,7 +93,7 @@ static mn_status open_file(reader *in, const char *path)
         return mn_fail(in->context, MN_ERR_FORMAT,
                        "%s: %lld bytes are too few for a safetensors file", in->shown,
                        (long long)info.st_size);
-    in->data_bytes = (uint64_t)info.st_size - MN_FILE_LENGTH_BYTES;
+    in->data_bytes = info.st_size - MN_FILE_LENGTH_BYTES;
     return MN_OK;
 }
 
@@ -81,31 +101,38 @@ static mn_status read_header(reader *in)
 {
     uint64_t length;
     MN_TRY(read_all(in, &length, sizeof length));
-    if (length > MN_FILE_HEADER_MAX || length > in->data_bytes)
+    if (length > MN_FILE_HEADER_MAX || (int64_t)length > in->data_bytes)
         return mn_fail(in->context, MN_ERR_FORMAT,
-                       "%s: a header of %llu bytes is announced, %llu bytes are there", in->shown,
-                       (unsigned long long)length, (unsigned long long)in->data_bytes);
-    in->hash = mn_file_hash(MN_FILE_HASH_START, &length, sizeof length);
-    in->data_bytes -= length;
+                       "%s: a header of %llu bytes is announced, %lld bytes are there", in->shown,
+                       (unsigned long long)length, (long long)in->data_bytes);
+    in->hash = mn_hash(MN_HASH_START, &length, sizeof length);
+    in->data_bytes -= (int64_t)length;
     in->header_bytes = (size_t)length;
+    in->capacity = in->header_bytes / FOUND_BYTES + 1;
     in->header = mn_host_alloc(in->context, in->header_bytes);
-    if (!in->header)
-        return mn_error_status(in->context);
+    in->strings = mn_host_alloc(in->context, in->header_bytes);
+    in->tensors = mn_host_alloc(in->context, in->capacity * sizeof *in->tensors);
+    MN_TRY(mn_error_status(in->context));
+    in->json = (mn_json){
+        .context = in->context,
+        .source = in->shown,
+        .text = in->header,
+        .length = in->header_bytes,
+        .strings = in->strings,
+    };
     return read_all(in, in->header, in->header_bytes);
 }
 
-/* ---- strings --------------------------------------------------------------------------------- */
+/* ---- the header ------------------------------------------------------------------------------ */
 
 static mn_status take_checksum(reader *in, const char *value)
 {
-    char *digits = in->header + in->json.at - 1 - MN_FILE_CHECKSUM_DIGITS;
+    char *digits = in->header + in->json.at - 1 - MN_FILE_DIGITS;
     if (in->digits)
         return mn_json_fail(&in->json, "a second checksum");
-    if (strlen(value) != MN_FILE_CHECKSUM_DIGITS || in->json.at < MN_FILE_CHECKSUM_DIGITS + 2 ||
-        memcmp(digits, value, MN_FILE_CHECKSUM_DIGITS) != 0)
-        return mn_json_fail(&in->json, "the checksum should have %d digits",
-                            MN_FILE_CHECKSUM_DIGITS);
-    memcpy(in->checksum, digits, MN_FILE_CHECKSUM_DIGITS);
+    if (strlen(value) != MN_FILE_DIGITS || memcmp(digits, value, MN_FILE_DIGITS) != 0)
+        return mn_json_fail(&in->json, "the checksum should have %d digits", (int)MN_FILE_DIGITS);
+    memcpy(in->checksum, digits, MN_FILE_DIGITS);
     in->digits = digits;
     return MN_OK;
 }
@@ -128,70 +155,49 @@ static mn_status take_string(reader *in, const char *key, const char *value)
 
 static mn_status parse_metadata(reader *in)
 {
-    bool more;
-    MN_TRY(mn_json_enter(&in->json, '{'));
+    const char *key, *value;
+    MN_TRY(mn_json_take(&in->json, '{'));
     for (bool first = true;; first = false) {
-        char *key = NULL;
-        char *value = NULL;
-        MN_TRY(mn_json_more(&in->json, '}', first, &more));
-        if (!more)
+        MN_TRY(mn_json_key(&in->json, first, &key));
+        if (!key)
             return MN_OK;
-        mn_status status = mn_json_key(&in->json, &key);
-        if (status == MN_OK)
-            status = mn_json_string(&in->json, &value);
-        if (status == MN_OK)
-            status = take_string(in, key, value);
-        mn_host_strfree(in->context, key);
-        mn_host_strfree(in->context, value);
-        MN_TRY(status);
+        MN_TRY(mn_json_string(&in->json, &value));
+        MN_TRY(take_string(in, key, value));
     }
 }
-
-/* ---- tensors --------------------------------------------------------------------------------- */
 
 /* Whole numbers in brackets, at most `limit`. */
 static mn_status parse_numbers(mn_json *json, int64_t *numbers, int limit, int *count)
 {
     bool more;
-    *count = 0;
-    MN_TRY(mn_json_enter(json, '['));
-    for (;;) {
+    MN_TRY(mn_json_take(json, '['));
+    for (*count = 0;; (*count)++) {
         MN_TRY(mn_json_more(json, ']', *count == 0, &more));
         if (!more)
             return MN_OK;
         if (*count == limit)
             return mn_json_fail(json, "more than %d numbers", limit);
-        MN_TRY(mn_json_integer(json, &numbers[(*count)++]));
+        MN_TRY(mn_json_integer(json, &numbers[*count]));
     }
 }
 
 static mn_status parse_dtype(mn_json *json, mn_dtype *dtype)
 {
-    char *name = NULL;
+    const char *name;
     MN_TRY(mn_json_string(json, &name));
-    mn_status status = mn_file_dtype_find(name, dtype)
-                           ? MN_OK
-                           : mn_json_fail(json, "dtype \"%.50s\" is not known", name);
-    mn_host_strfree(json->context, name);
-    return status;
-}
-
-static mn_status parse_offsets(mn_json *json, found *tensor)
-{
-    int64_t offsets[2];
-    int count;
-    MN_TRY(parse_numbers(json, offsets, 2, &count));
-    if (count != 2 || offsets[1] < offsets[0])
-        return mn_json_fail(json, "data_offsets should be begin and end");
-    tensor->begin = (uint64_t)offsets[0];
-    tensor->end = (uint64_t)offsets[1];
-    return MN_OK;
+    for (int i = 0; i < MN_DTYPE_COUNT; i++) {
+        *dtype = (mn_dtype)i;
+        if (strcmp(mn_file_dtype_names[i], name) == 0)
+            return MN_OK;
+    }
+    return mn_json_fail(json, "dtype \"%.50s\" is not known", name);
 }
 
 /* One member of a tensor's description; `seen` has a bit for each of the three. */
 static mn_status parse_member(mn_json *json, const char *key, found *tensor, unsigned *seen)
 {
     static const char *const keys[] = {"dtype", "shape", "data_offsets"};
+    int count;
     unsigned which = 0;
     while (which < 3 && strcmp(key, keys[which]) != 0)
         which++;
@@ -202,114 +208,66 @@ static mn_status parse_member(mn_json *json, const char *key, found *tensor, uns
         return parse_dtype(json, &tensor->dtype);
     if (which == 1)
         return parse_numbers(json, tensor->shape, MN_MAX_DIMS, &tensor->ndim);
-    return parse_offsets(json, tensor);
-}
-
-static mn_status parse_tensor(mn_json *json, found *tensor)
-{
-    unsigned seen = 0;
-    bool more;
-    MN_TRY(mn_json_enter(json, '{'));
-    for (bool first = true;; first = false) {
-        char *key = NULL;
-        MN_TRY(mn_json_more(json, '}', first, &more));
-        if (!more)
-            break;
-        MN_TRY(mn_json_key(json, &key));
-        mn_status status = parse_member(json, key, tensor, &seen);
-        mn_host_strfree(json->context, key);
-        MN_TRY(status);
-    }
-    if (seen != 7)
-        return mn_json_fail(json, "dtype, shape and data_offsets are not all there");
+    MN_TRY(parse_numbers(json, tensor->offsets, 2, &count));
+    if (count != 2 || tensor->offsets[1] < tensor->offsets[0])
+        return mn_json_fail(json, "data_offsets should be begin and end");
     return MN_OK;
 }
 
 /* Shape, dtype and offsets must agree, with each other and with the file. */
 static mn_status check_tensor(reader *in, const found *tensor)
 {
-    size_t bytes = mn_dtype_size(tensor->dtype);
+    int64_t bytes = (int64_t)mn_dtype_size(tensor->dtype);
+    int64_t given = tensor->offsets[1] - tensor->offsets[0];
     bool empty = false;
-    bool fits = true;
     for (int i = 0; i < tensor->ndim; i++) {
         empty = empty || tensor->shape[i] == 0;
-        if (tensor->shape[i] > 0)
-            fits = fits && (uint64_t)tensor->shape[i] <= SIZE_MAX &&
-                   mn_size_mul(bytes, (size_t)tensor->shape[i], &bytes);
+        if (tensor->shape[i] > 0 && __builtin_mul_overflow(bytes, tensor->shape[i], &bytes))
+            return mn_json_fail(&in->json, "the shape is too large");
     }
-    if (!fits || bytes > INT64_MAX)
-        return mn_json_fail(&in->json, "the shape is too large");
-    if (empty)
-        bytes = 0;
-    if (tensor->end - tensor->begin != bytes)
-        return mn_json_fail(&in->json, "the shape needs %zu bytes, data_offsets give %llu", bytes,
-                            (unsigned long long)(tensor->end - tensor->begin));
-    if (tensor->end > in->data_bytes)
-        return mn_json_fail(&in->json, "data_offsets end at %llu, the data at %llu",
-                            (unsigned long long)tensor->end, (unsigned long long)in->data_bytes);
+    if (given != (empty ? 0 : bytes))
+        return mn_json_fail(&in->json, "the shape needs %lld bytes, data_offsets give %lld",
+                            empty ? 0 : (long long)bytes, (long long)given);
+    if (tensor->offsets[1] > in->data_bytes)
+        return mn_json_fail(&in->json, "data_offsets end at %lld, the data at %lld",
+                            (long long)tensor->offsets[1], (long long)in->data_bytes);
     return MN_OK;
 }
 
-static mn_status grow(reader *in)
+static mn_status parse_tensor(reader *in, const char *name)
 {
-    size_t capacity = in->capacity ? 2 * in->capacity : 16;
-    if (in->count < in->capacity)
-        return MN_OK;
-    found *tensors = mn_host_calloc(in->context, capacity, sizeof *tensors);
-    if (!tensors)
-        return mn_error_status(in->context);
-    if (in->count > 0)
-        memcpy(tensors, in->tensors, in->count * sizeof *tensors);
-    mn_host_free(in->context, in->tensors, in->capacity * sizeof *tensors);
-    in->tensors = tensors;
-    in->capacity = capacity;
-    return MN_OK;
-}
-
-/* Takes over the name. */
-static mn_status take_tensor(reader *in, char *name)
-{
-    mn_status status = grow(in);
-    if (status != MN_OK) {
-        mn_host_strfree(in->context, name);
-        return status;
-    }
-    found *tensor = &in->tensors[in->count];
-    *tensor = (found){.name = name, .index = in->count};
-    in->count++;
-    status = parse_tensor(&in->json, tensor);
-    if (status == MN_OK)
-        status = check_tensor(in, tensor);
-    return status;
-}
-
-static mn_status parse_entry(reader *in, bool *has_metadata)
-{
-    char *name = NULL;
-    MN_TRY(mn_json_key(&in->json, &name));
-    if (*name && strcmp(name, "__metadata__") != 0)
-        return take_tensor(in, name);
-    bool unnamed = !*name;
-    mn_host_strfree(in->context, name);
-    if (unnamed)
+    unsigned seen = 0;
+    const char *key;
+    found *tensor = &in->tensors[in->count++];
+    *tensor = (found){.name = name};
+    if (!*name)
         return mn_json_fail(&in->json, "a tensor without a name");
-    if (*has_metadata)
-        return mn_json_fail(&in->json, "a second __metadata__");
-    *has_metadata = true;
-    return parse_metadata(in);
+    MN_TRY(mn_json_take(&in->json, '{'));
+    for (bool first = true;; first = false) {
+        MN_TRY(mn_json_key(&in->json, first, &key));
+        if (!key)
+            break;
+        MN_TRY(parse_member(&in->json, key, tensor, &seen));
+    }
+    if (seen != 7)
+        return mn_json_fail(&in->json, "dtype, shape and data_offsets are not all there");
+    return check_tensor(in, tensor);
 }
 
 static mn_status parse_header(reader *in)
 {
     bool has_metadata = false;
-    bool more;
-    MN_TRY(mn_json_open(&in->json, in->context, in->shown, in->header, in->header_bytes));
-    MN_TRY(mn_json_enter(&in->json, '{'));
+    const char *name;
+    MN_TRY(mn_json_take(&in->json, '{'));
     for (bool first = true;; first = false) {
-        MN_TRY(mn_json_more(&in->json, '}', first, &more));
-        if (!more)
+        MN_TRY(mn_json_key(&in->json, first, &name));
+        if (!name)
             break;
-        MN_TRY(parse_entry(in, &has_metadata));
+        bool metadata = strcmp(name, "__metadata__") == 0;
+        if (metadata && has_metadata)
+            return mn_json_fail(&in->json, "a second __metadata__");
+        has_metadata = has_metadata || metadata;
+        MN_TRY(metadata ? parse_metadata(in) : parse_tensor(in, name));
     }
     MN_TRY(mn_json_end(&in->json));
     if (in->has_format && !in->digits)
@@ -317,41 +275,37 @@ static mn_status parse_header(reader *in)
     return MN_OK;
 }
 
-/* ---- data ------------------------------------------------------------------------------------ */
+/* ---- the data -------------------------------------------------------------------------------- */
 
-static int compare(uint64_t a, uint64_t b)
-{
-    return (a > b) - (a < b);
-}
-
+/* By begin, by end, and by the place in the header, which the names keep. */
 static int by_place(const void *left, const void *right)
 {
-    const found *a = left;
-    const found *b = right;
-    int order = compare(a->begin, b->begin);
-    if (order == 0)
-        order = compare(a->end, b->end);
-    return order ? order : compare(a->index, b->index);
+    const found *a = left, *b = right;
+    for (int i = 0; i < 2; i++) {
+        if (a->offsets[i] != b->offsets[i])
+            return a->offsets[i] < b->offsets[i] ? -1 : 1;
+    }
+    return (a->name > b->name) - (a->name < b->name);
 }
 
 /* Sorts by place; the data must be covered without gap and overlap. */
 static mn_status check_places(reader *in)
 {
-    uint64_t end = 0;
-    if (in->count > 0)
-        qsort(in->tensors, in->count, sizeof *in->tensors, by_place);
+    int64_t end = 0;
+    qsort(in->tensors, in->count, sizeof *in->tensors, by_place);
     for (size_t i = 0; i < in->count; i++) {
-        if (in->tensors[i].begin != end)
+        const found *tensor = &in->tensors[i];
+        if (tensor->offsets[0] != end)
             return mn_fail(in->context, MN_ERR_FORMAT,
-                           "%s: tensor \"%.200s\" begins at data byte %llu, %s at %llu", in->shown,
-                           in->tensors[i].name, (unsigned long long)in->tensors[i].begin,
-                           in->tensors[i].begin > end ? "after a gap" : "inside one that ends",
-                           (unsigned long long)end);
-        end = in->tensors[i].end;
+                           "%s: tensor \"%.200s\" begins at data byte %lld, %s at %lld", in->shown,
+                           tensor->name, (long long)tensor->offsets[0],
+                           tensor->offsets[0] > end ? "after a gap" : "inside one that ends",
+                           (long long)end);
+        end = tensor->offsets[1];
     }
     if (end != in->data_bytes)
-        return mn_fail(in->context, MN_ERR_FORMAT, "%s: %llu bytes of data, the tensors take %llu",
-                       in->shown, (unsigned long long)in->data_bytes, (unsigned long long)end);
+        return mn_fail(in->context, MN_ERR_FORMAT, "%s: %lld bytes of data, the tensors take %lld",
+                       in->shown, (long long)in->data_bytes, (long long)end);
     return MN_OK;
 }
 
@@ -363,7 +317,7 @@ static mn_status read_tensor(reader *in, const found *tensor)
         .dtype = tensor->dtype,
         .ndim = tensor->ndim,
         .shape = tensor->shape,
-        .bytes = (size_t)(tensor->end - tensor->begin),
+        .bytes = (size_t)(tensor->offsets[1] - tensor->offsets[0]),
     };
     if (mn_state_dict_find(in->dict, tensor->name, NULL))
         return mn_fail(in->context, MN_ERR_FORMAT, "%s: a second tensor \"%.200s\"", in->shown,
@@ -371,25 +325,23 @@ static mn_status read_tensor(reader *in, const found *tensor)
     MN_TRY(mn_state_dict_reserve(in->dict, &entry, &data));
     MN_TRY(read_all(in, data, entry.bytes));
     if (in->digits)
-        in->hash = mn_file_hash(in->hash, data, entry.bytes);
+        in->hash = mn_hash(in->hash, data, entry.bytes);
     return MN_OK;
 }
 
 static mn_status read_data(reader *in)
 {
+    char digits[MN_FILE_DIGITS];
     if (in->digits) {
-        memset(in->digits, '0', MN_FILE_CHECKSUM_DIGITS);
-        in->hash = mn_file_hash(in->hash, in->header, in->header_bytes);
+        memset(in->digits, '0', MN_FILE_DIGITS);
+        in->hash = mn_hash(in->hash, in->header, in->header_bytes);
     }
     for (size_t i = 0; i < in->count; i++)
         MN_TRY(read_tensor(in, &in->tensors[i]));
-    if (in->digits) {
-        char digits[MN_FILE_CHECKSUM_DIGITS];
-        mn_file_digits(in->hash, digits);
-        if (memcmp(digits, in->checksum, sizeof digits) != 0)
-            return mn_fail(in->context, MN_ERR_FORMAT,
-                           "%s: the checksum does not match: the file is damaged", in->shown);
-    }
+    mn_file_digits(in->hash, digits);
+    if (in->digits && memcmp(digits, in->checksum, MN_FILE_DIGITS) != 0)
+        return mn_fail(in->context, MN_ERR_FORMAT,
+                       "%s: the checksum does not match: the file is damaged", in->shown);
     return MN_OK;
 }
 
@@ -402,17 +354,6 @@ static mn_status read_file(reader *in, const char *path)
     return read_data(in);
 }
 
-static void clean_up(reader *in)
-{
-    if (in->file >= 0)
-        close(in->file);
-    for (size_t i = 0; i < in->count; i++)
-        mn_host_strfree(in->context, in->tensors[i].name);
-    mn_host_free(in->context, in->tensors, in->capacity * sizeof *in->tensors);
-    mn_json_close(&in->json);
-    mn_host_free(in->context, in->header, in->header_bytes);
-}
-
 mn_state_dict *mn_state_dict_read(mn_context *context, const char *path)
 {
     if (!mn_ok(context))
@@ -421,12 +362,16 @@ mn_state_dict *mn_state_dict_read(mn_context *context, const char *path)
         mn_fail(context, MN_ERR_ARGUMENT, "state_dict_read: there is no path");
         return NULL;
     }
-    reader in = {.context = context, .shown = mn_file_shown(path), .file = -1};
+    reader in = {.context = context, .shown = mn_path_shown(path), .file = -1};
     in.dict = mn_state_dict_create(context);
     if (!in.dict)
         return NULL;
     mn_status status = read_file(&in, path);
-    clean_up(&in);
+    if (in.file >= 0)
+        close(in.file);
+    mn_host_free(context, in.tensors, in.capacity * sizeof *in.tensors);
+    mn_host_free(context, in.strings, in.header_bytes);
+    mn_host_free(context, in.header, in.header_bytes);
     if (status == MN_OK)
         return in.dict;
     mn_state_dict_free(in.dict);

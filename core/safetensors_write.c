@@ -1,73 +1,57 @@
-/* core/safetensors_write.c: writing a state dictionary to a file, all or nothing. */
+/* core/safetensors_write.c: a state dictionary to a file, all or nothing. */
 #include "core/safetensors.h"
 #include "core/state_dict.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- the header's text ----------------------------------------------------------------------- */
+enum { LINKS_MAX = 40 };
 
+/* ---- the header ------------------------------------------------------------------------------ */
+
+/* Put together twice: without data, bytes are only counted. */
 typedef struct text {
-    mn_context *context;
     char *data;
-    size_t length, capacity;
+    size_t length;
 } text;
 
-static mn_status append(text *out, const char *bytes, size_t count)
+static void put(text *out, const char *bytes, size_t count)
 {
-    if (count > out->capacity - out->length) {
-        size_t capacity = out->capacity ? 2 * out->capacity : 4096;
-        while (capacity - out->length < count)
-            capacity *= 2; /* far from overflow: names and strings are in memory already */
-        char *data = mn_host_alloc(out->context, capacity);
-        if (!data)
-            return mn_error_status(out->context);
-        if (out->length > 0)
-            memcpy(data, out->data, out->length);
-        mn_host_free(out->context, out->data, out->capacity);
-        out->data = data;
-        out->capacity = capacity;
-    }
-    memcpy(out->data + out->length, bytes, count);
+    if (out->data)
+        memcpy(out->data + out->length, bytes, count);
     out->length += count;
-    return MN_OK;
 }
 
-static mn_status append_text(text *out, const char *string)
+/* For short pieces. */
+static void put_format(text *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void put_format(text *out, const char *format, ...)
 {
-    return append(out, string, strlen(string));
+    char piece[128] = "";
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(piece, sizeof piece, format, arguments);
+    va_end(arguments);
+    put(out, piece, strlen(piece));
 }
 
-static mn_status append_number(text *out, unsigned long long value)
+static void put_quoted(text *out, const char *string)
 {
-    char digits[24];
-    snprintf(digits, sizeof digits, "%llu", value);
-    return append_text(out, digits);
-}
-
-static mn_status append_quoted(text *out, const char *string)
-{
-    MN_TRY(append(out, "\"", 1));
-    while (*string) {
-        size_t plain = 0;
-        while ((unsigned char)string[plain] >= 0x20 && !strchr("\"\\", string[plain]))
-            plain++;
-        MN_TRY(append(out, string, plain));
-        string += plain;
-        if (*string) {
-            char escape[8];
-            snprintf(escape, sizeof escape, "\\u%04x", (unsigned)(unsigned char)*string++);
-            MN_TRY(append_text(out, escape));
-        }
+    put(out, "\"", 1);
+    for (; *string; string++) {
+        unsigned char c = (unsigned char)*string;
+        if (c < 0x20 || c == '"' || c == '\\')
+            put_format(out, "\\u%04x", c);
+        else
+            put(out, string, 1);
     }
-    return append(out, "\"", 1);
+    put(out, "\"", 1);
 }
-
-/* ---- the file's content ---------------------------------------------------------------------- */
 
 /* Tensors by falling element size, so that every one is aligned; else in insertion order. */
 typedef struct cursor {
@@ -88,66 +72,56 @@ static bool next_entry(cursor *at, mn_state_entry *entry)
     return false;
 }
 
-static mn_status append_tensor(text *out, const mn_state_entry *entry, uint64_t begin)
+/* Returns where the checksum's digits belong. */
+static size_t put_header(text *out, const mn_state_dict *dict)
 {
-    MN_TRY(append(out, ",", 1));
-    MN_TRY(append_quoted(out, entry->name));
-    MN_TRY(append_text(out, ":{\"dtype\":\""));
-    MN_TRY(append_text(out, mn_file_dtype_name(entry->dtype)));
-    MN_TRY(append_text(out, "\",\"shape\":["));
-    for (int i = 0; i < entry->ndim; i++) {
-        if (i > 0)
-            MN_TRY(append(out, ",", 1));
-        MN_TRY(append_number(out, (unsigned long long)entry->shape[i]));
-    }
-    MN_TRY(append_text(out, "],\"data_offsets\":["));
-    MN_TRY(append_number(out, begin));
-    MN_TRY(append(out, ",", 1));
-    MN_TRY(append_number(out, begin + entry->bytes));
-    return append_text(out, "]}");
-}
-
-/* The strings, the file's own first. *digits is where the checksum stands. */
-static mn_status append_metadata(text *out, const mn_state_dict *dict, size_t *digits)
-{
-    const char *key;
-    const char *value;
-    MN_TRY(append_text(out, "{\"__metadata__\":{\"" MN_STATE_KEY_FORMAT "\":\"" MN_FILE_FORMAT
-                            "\",\"" MN_STATE_KEY_CHECKSUM "\":\""));
-    *digits = out->length;
-    MN_TRY(append_text(out, "0000000000000000\""));
+    const char *key, *value;
+    mn_state_entry entry;
+    unsigned long long begin = 0;
+    out->length = MN_FILE_LENGTH_BYTES;
+    put_format(out, "{\"__metadata__\":{\"%s\":\"%s\",\"%s\":\"", MN_STATE_KEY_FORMAT,
+               MN_FILE_FORMAT, MN_STATE_KEY_CHECKSUM);
+    size_t digits = out->length;
+    put_format(out, "%0*d\"", (int)MN_FILE_DIGITS, 0);
     for (int64_t i = 0; mn_state_dict_string(dict, i, &key, &value); i++) {
-        MN_TRY(append(out, ",", 1));
-        MN_TRY(append_quoted(out, key));
-        MN_TRY(append(out, ":", 1));
-        MN_TRY(append_quoted(out, value));
+        put(out, ",", 1);
+        put_quoted(out, key);
+        put(out, ":", 1);
+        put_quoted(out, value);
     }
-    return append(out, "}", 1);
+    put(out, "}", 1);
+    for (cursor at = {dict, 8, 0}; next_entry(&at, &entry); begin += entry.bytes) {
+        put(out, ",", 1);
+        put_quoted(out, entry.name);
+        put_format(out, ":{\"dtype\":\"%s\",\"shape\":[", mn_file_dtype_names[entry.dtype]);
+        for (int i = 0; i < entry.ndim; i++)
+            put_format(out, "%s%lld", i ? "," : "", (long long)entry.shape[i]);
+        put_format(out, "],\"data_offsets\":[%llu,%llu]}", begin, begin + entry.bytes);
+    }
+    put(out, "}", 1);
+    while (out->length % 8 != 0)
+        put(out, " ", 1);
+    return digits;
 }
 
 /* The header's length first, then its JSON, padded. */
-static mn_status build_header(text *out, const mn_state_dict *dict)
+static mn_status build_header(mn_context *context, text *out, const mn_state_dict *dict)
 {
     mn_state_entry entry;
-    uint64_t offset = 0;
-    uint64_t hash = MN_FILE_HASH_START;
-    size_t digits;
-    MN_TRY(append(out, "\0\0\0\0\0\0\0\0", MN_FILE_LENGTH_BYTES));
-    MN_TRY(append_metadata(out, dict, &digits));
-    for (cursor at = {dict, 8, 0}; next_entry(&at, &entry); offset += entry.bytes)
-        MN_TRY(append_tensor(out, &entry, offset));
-    MN_TRY(append(out, "}", 1));
-    while (out->length % 8 != 0)
-        MN_TRY(append(out, " ", 1));
+    put_header(out, dict);
     uint64_t length = out->length - MN_FILE_LENGTH_BYTES;
     if (length > MN_FILE_HEADER_MAX)
-        return mn_fail(out->context, MN_ERR_ARGUMENT,
+        return mn_fail(context, MN_ERR_ARGUMENT,
                        "names and strings make a header of %llu bytes, %d are allowed",
-                       (unsigned long long)length, MN_FILE_HEADER_MAX);
+                       (unsigned long long)length, (int)MN_FILE_HEADER_MAX);
+    out->data = mn_host_alloc(context, out->length);
+    if (!out->data)
+        return mn_error_status(context);
     memcpy(out->data, &length, sizeof length);
-    hash = mn_file_hash(hash, out->data, out->length);
+    size_t digits = put_header(out, dict);
+    uint64_t hash = mn_hash(MN_HASH_START, out->data, out->length);
     for (cursor at = {dict, 8, 0}; next_entry(&at, &entry);)
-        hash = mn_file_hash(hash, entry.data, entry.bytes);
+        hash = mn_hash(hash, entry.data, entry.bytes);
     mn_file_digits(hash, out->data + digits);
     return MN_OK;
 }
@@ -156,46 +130,59 @@ static mn_status build_header(text *out, const mn_state_dict *dict)
 
 typedef struct output {
     mn_context *context;
-    const char *path; /* the final one, for messages */
-    char *temporary;
-    size_t temporary_bytes;
+    const char *path; /* for messages */
     int file;
+    char target[PATH_MAX], temporary[PATH_MAX + 8];
 } output;
 
-/* The file takes the place of what is there, which must not be a device (/dev/null!) or a pipe. */
-static mn_status check_replaceable(const output *out)
+/* Where the file lies: behind symbolic links, so that those stay. */
+static mn_status follow_links(output *out)
 {
-    struct stat there;
-    if (stat(out->path, &there) != 0 || S_ISREG(there.st_mode))
-        return MN_OK;
-    return mn_fail(out->context, MN_ERR_IO, "%.300s: cannot replace %s", out->path,
-                   S_ISDIR(there.st_mode) ? "a folder" : "a device or pipe");
+    char link[PATH_MAX];
+    int links = 0, length = snprintf(out->target, sizeof out->target, "%s", out->path);
+    size_t room = sizeof out->target;
+    for (; length >= 0 && (size_t)length < room && links < LINKS_MAX; links++) {
+        ssize_t bytes = readlink(out->target, link, sizeof link - 1);
+        if (bytes < 0)
+            return MN_OK; /* no link; whether it can be written is seen later */
+        link[bytes] = '\0';
+        char *slash = *link == '/' ? NULL : strrchr(out->target, '/');
+        char *name = slash ? slash + 1 : out->target;
+        room = sizeof out->target - (size_t)(name - out->target);
+        length = snprintf(name, room, "%s", link);
+    }
+    errno = links < LINKS_MAX ? ENAMETOOLONG : ELOOP;
+    return mn_file_fail(out->context, out->path, "find the file");
 }
 
-/* Creates "PATH.tmp.PID", or with one more number if that is there. */
+/* Opens "TARGET.tmp", taking over what a writer that was killed has left there. */
 static mn_status open_temporary(output *out)
 {
-    for (int attempt = 0; attempt < 100; attempt++) {
-        int length =
-            snprintf(out->temporary, out->temporary_bytes, "%s.tmp.%ld", out->path, (long)getpid());
-        if (attempt > 0)
-            snprintf(out->temporary + length, out->temporary_bytes - (size_t)length, ".%d",
-                     attempt);
-        out->file = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (out->file >= 0)
-            return MN_OK;
-        if (errno != EEXIST)
-            break;
+    struct stat there;
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    /* What is replaced must not be a device (/dev/null!) or a pipe. */
+    if (stat(out->target, &there) == 0 && !S_ISREG(there.st_mode))
+        return mn_fail(out->context, MN_ERR_IO, "%.300s: cannot replace %s", out->path,
+                       S_ISDIR(there.st_mode) ? "a folder" : "a device or pipe");
+    snprintf(out->temporary, sizeof out->temporary, "%s.tmp", out->target);
+    int file = open(out->temporary, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (file < 0)
+        return mn_file_fail(out->context, out->path, "create a temporary file beside it");
+    /* Two processes that write the same file would mix. Not every file system has locks. */
+    bool regular = fstat(file, &there) == 0 && S_ISREG(there.st_mode);
+    if (regular && (fcntl(file, F_SETLK, &lock) == 0 || (errno != EAGAIN && errno != EACCES))) {
+        out->file = file;
+        return ftruncate(file, 0) == 0 ? MN_OK : mn_file_fail(out->context, out->path, "write");
     }
-    return mn_file_fail(out->context, out->path, "create a temporary file beside it");
+    close(file);
+    return mn_fail(out->context, MN_ERR_IO, "%s.tmp is in the way: %s", mn_path_shown(out->target),
+                   regular ? "another process is writing it" : "not a regular file");
 }
 
 static mn_status write_all(output *out, const void *data, size_t bytes)
 {
-    const char *at = data;
-    while (bytes > 0) {
-        size_t chunk = bytes < (size_t)1 << 30 ? bytes : (size_t)1 << 30;
-        ssize_t written = write(out->file, at, chunk);
+    for (const char *at = data; bytes > 0;) {
+        ssize_t written = write(out->file, at, bytes < MN_FILE_CHUNK ? bytes : MN_FILE_CHUNK);
         if (written < 0 && errno == EINTR)
             continue;
         if (written < 0)
@@ -206,26 +193,25 @@ static mn_status write_all(output *out, const void *data, size_t bytes)
     return MN_OK;
 }
 
-/* Content on disk, file closed. */
-static mn_status finish(output *out)
+static mn_status write_content(output *out, const mn_state_dict *dict, const text *header)
 {
+    mn_state_entry entry;
+    MN_TRY(write_all(out, header->data, header->length));
+    for (cursor at = {dict, 8, 0}; next_entry(&at, &entry);)
+        MN_TRY(write_all(out, entry.data, entry.bytes));
     if (fsync(out->file) != 0)
         return mn_file_fail(out->context, out->path, "flush");
-    int file = out->file;
-    out->file = -1;
-    if (close(file) != 0)
-        return mn_file_fail(out->context, out->path, "close");
+    if (rename(out->temporary, out->target) != 0)
+        return mn_file_fail(out->context, out->path, "replace");
     return MN_OK;
 }
 
 /* Makes a rename in the file's folder durable. */
 static mn_status sync_folder(output *out)
 {
-    const char *slash = strrchr(out->path, '/');
-    size_t length = !slash ? 1 : slash == out->path ? 1 : (size_t)(slash - out->path);
-    memcpy(out->temporary, slash ? out->path : ".", length);
-    out->temporary[length] = '\0';
-    int folder = open(out->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char *slash = strrchr(out->target, '/');
+    strcpy(slash ? slash + 1 : out->target, "."); /* in place of a name, so there is room */
+    int folder = open(out->target, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0)
         return mn_file_fail(out->context, out->path, "open its folder");
     /* Some file systems cannot flush folders and say so with EINVAL. */
@@ -235,52 +221,31 @@ static mn_status sync_folder(output *out)
     return status;
 }
 
-static mn_status write_temporary(output *out, const mn_state_dict *dict, const text *header)
+static mn_status write_file(output *out, const mn_state_dict *dict, const text *header)
 {
-    mn_state_entry entry;
-    MN_TRY(write_all(out, header->data, header->length));
-    for (cursor at = {dict, 8, 0}; next_entry(&at, &entry);)
-        MN_TRY(write_all(out, entry.data, entry.bytes));
-    MN_TRY(finish(out));
-    if (rename(out->temporary, out->path) != 0)
-        return mn_file_fail(out->context, out->path, "replace");
-    return MN_OK;
-}
-
-static mn_status write_file(mn_context *context, const mn_state_dict *dict, const char *path,
-                            const text *header)
-{
-    output out = {.context = context, .path = path, .file = -1};
-    out.temporary_bytes = strlen(path) + 64;
-    out.temporary = mn_host_alloc(context, out.temporary_bytes);
-    if (!out.temporary)
-        return mn_error_status(context);
-    mn_status status = check_replaceable(&out);
+    MN_TRY(follow_links(out));
+    mn_status status = open_temporary(out);
+    if (out->file < 0)
+        return status;
     if (status == MN_OK)
-        status = open_temporary(&out);
-    if (status == MN_OK) {
-        status = write_temporary(&out, dict, header);
-        if (out.file >= 0)
-            close(out.file);
-        if (status != MN_OK)
-            unlink(out.temporary);
-        else
-            status = sync_folder(&out);
-    }
-    mn_host_free(context, out.temporary, out.temporary_bytes);
-    return status;
+        status = write_content(out, dict, header);
+    if (status != MN_OK)
+        unlink(out->temporary);
+    close(out->file); /* after the flush it has nothing to report */
+    return status == MN_OK ? sync_folder(out) : status;
 }
 
 mn_status mn_state_dict_write(mn_state_dict *dict, const char *path)
 {
     mn_context *context = mn_state_dict_context(dict);
-    text header = {.context = context};
+    text header = {0};
+    output out = {.context = context, .path = path, .file = -1};
     MN_TRY(mn_error_status(context));
     if (!path || !*path)
         return mn_fail(context, MN_ERR_ARGUMENT, "state_dict_write: there is no path");
-    mn_status status = build_header(&header, dict);
+    mn_status status = build_header(context, &header, dict);
     if (status == MN_OK)
-        status = write_file(context, dict, path, &header);
-    mn_host_free(context, header.data, header.capacity);
+        status = write_file(&out, dict, &header);
+    mn_host_free(context, header.data, header.length);
     return status;
 }

@@ -11,16 +11,16 @@ struct mn_scope_frame {
 /* What begin returns when it failed; end of it has nothing to do. */
 static const uint64_t failed_id = UINT64_MAX;
 
-static struct mn_scope_frame *push_frame(mn_context *context)
+bool mn_scope_push(mn_context *context)
 {
     struct mn_scope_frame *frame = mn_host_calloc(context, 1, sizeof *frame);
     if (!frame)
-        return NULL;
+        return false;
     frame->parent = context->scope;
     frame->id = ++context->next_scope_id;
-    frame->names = mn_names_depth(context);
+    frame->names = context->names;
     context->scope = frame;
-    return frame;
+    return true;
 }
 
 static void attach(struct mn_scope_frame *frame, mn_tensor *tensor)
@@ -58,11 +58,6 @@ static void pop_frame(mn_context *context)
     mn_host_free(context, frame, sizeof *frame);
 }
 
-bool mn_scopes_create(mn_context *context)
-{
-    return push_frame(context) != NULL;
-}
-
 void mn_scopes_destroy(mn_context *context)
 {
     while (context->scope)
@@ -75,11 +70,10 @@ mn_scope mn_scope_begin(mn_context *context)
     if (!context || context->closed)
         return (mn_scope){failed_id};
     /* Also while an error is pending, so that begin and end keep matching. */
-    struct mn_scope_frame *frame = push_frame(context);
-    if (!frame)
+    if (!mn_scope_push(context))
         return (mn_scope){failed_id};
     context->scope_depth++;
-    return (mn_scope){frame->id};
+    return (mn_scope){context->scope->id};
 }
 
 static bool is_open(const mn_context *context, uint64_t id)

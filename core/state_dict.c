@@ -3,23 +3,18 @@
 #include "core/state_dict.h"
 #include "core/json.h"
 
-#include <stdio.h>
 #include <string.h>
 
-/* A named tensor or a named string. */
+/* A named tensor or a named string (the data), in one block with its data and its name. */
 typedef struct dict_item {
-    char *name;
-    char *text; /* strings only */
-    mn_dtype dtype;
-    int ndim;
+    mn_state_entry entry;
     int64_t shape[MN_MAX_DIMS];
-    void *data;
-    size_t bytes;
+    size_t block_bytes;
 } dict_item;
 
 /* Items in insertion order, and an open-addressing index: slot 0 is empty, else item + 1. */
 typedef struct dict_table {
-    dict_item *items;
+    dict_item **items;
     size_t count, capacity;
     size_t *slots;
     size_t slot_count; /* 0 or a power of two, at least twice capacity */
@@ -32,20 +27,13 @@ struct mn_state_dict {
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-static uint64_t hash_name(const char *name)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; *name; name++)
-        hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
-    return hash ^ hash >> 32;
-}
-
 /* The slot that holds the name, or the empty one where it would go. */
 static size_t *find_slot(const dict_table *table, const char *name)
 {
     size_t mask = table->slot_count - 1;
-    size_t at = (size_t)hash_name(name) & mask;
-    while (table->slots[at] && strcmp(table->items[table->slots[at] - 1].name, name) != 0)
+    uint64_t hash = mn_hash(MN_HASH_START, name, strlen(name));
+    size_t at = (size_t)(hash ^ hash >> 32) & mask;
+    while (table->slots[at] && strcmp(table->items[table->slots[at] - 1]->entry.name, name) != 0)
         at = (at + 1) & mask;
     return &table->slots[at];
 }
@@ -53,7 +41,7 @@ static size_t *find_slot(const dict_table *table, const char *name)
 static dict_item *find(const dict_table *table, const char *name)
 {
     size_t slot = table->slot_count ? *find_slot(table, name) : 0;
-    return slot ? &table->items[slot - 1] : NULL;
+    return slot ? table->items[slot - 1] : NULL;
 }
 
 static void free_arrays(mn_context *context, const dict_table *table)
@@ -77,7 +65,7 @@ static mn_status grow(mn_context *context, dict_table *old)
     if (old->count > 0)
         memcpy(new.items, old->items, old->count * sizeof *new.items);
     for (size_t i = 0; i < new.count; i++)
-        *find_slot(&new, new.items[i].name) = i + 1;
+        *find_slot(&new, new.items[i]->entry.name) = i + 1;
     free_arrays(context, old);
     *old = new;
     return MN_OK;
@@ -85,25 +73,43 @@ static mn_status grow(mn_context *context, dict_table *old)
 
 static void free_item(mn_context *context, dict_item *item)
 {
-    mn_host_strfree(context, item->name);
-    mn_host_strfree(context, item->text);
-    mn_host_free(context, item->data, item->bytes);
+    mn_host_free(context, item, item->block_bytes);
 }
 
 static void free_table(mn_context *context, dict_table *table)
 {
     for (size_t i = 0; i < table->count; i++)
-        free_item(context, &table->items[i]);
+        free_item(context, table->items[i]);
     free_arrays(context, table);
 }
 
-/* Adds an item, taking over what it points to. The name must not be there yet. */
-static mn_status add(mn_context *context, dict_table *table, const dict_item *item)
+/* Adds an item, in place of one of that name; entry->data NULL: its data are to be filled in. NULL
+ * after recording an error. */
+static dict_item *add(mn_context *context, dict_table *table, const mn_state_entry *entry)
 {
-    MN_TRY(grow(context, table));
-    *find_slot(table, item->name) = table->count + 1;
-    table->items[table->count++] = *item;
-    return MN_OK;
+    size_t name_bytes = strlen(entry->name) + 1;
+    size_t bytes = sizeof(dict_item) + entry->bytes + name_bytes;
+    if (grow(context, table) != MN_OK)
+        return NULL;
+    dict_item *item = mn_host_alloc(context, bytes);
+    if (!item)
+        return NULL;
+    char *data = (char *)(item + 1);
+    *item = (dict_item){.entry = *entry, .block_bytes = bytes};
+    item->entry.shape = item->shape;
+    item->entry.data = entry->bytes > 0 ? data : NULL;
+    item->entry.name = memcpy(data + entry->bytes, entry->name, name_bytes);
+    if (entry->ndim > 0)
+        memcpy(item->shape, entry->shape, (size_t)entry->ndim * sizeof *item->shape);
+    if (entry->data)
+        memcpy(data, entry->data, entry->bytes);
+    size_t *slot = find_slot(table, entry->name);
+    if (*slot)
+        free_item(context, table->items[*slot - 1]);
+    else
+        *slot = ++table->count;
+    table->items[*slot - 1] = item;
+    return item;
 }
 
 /* ---- the dictionary -------------------------------------------------------------------------- */
@@ -132,18 +138,6 @@ mn_context *mn_state_dict_context(const mn_state_dict *dict)
     return dict ? dict->context : NULL;
 }
 
-static void describe_entry(const dict_item *item, mn_state_entry *entry)
-{
-    *entry = (mn_state_entry){
-        .name = item->name,
-        .dtype = item->dtype,
-        .ndim = item->ndim,
-        .shape = item->shape,
-        .data = item->data,
-        .bytes = item->bytes,
-    };
-}
-
 int64_t mn_state_dict_count(const mn_state_dict *dict)
 {
     return dict ? (int64_t)dict->tensors.count : 0;
@@ -153,7 +147,7 @@ bool mn_state_dict_entry(const mn_state_dict *dict, int64_t index, mn_state_entr
 {
     if (!entry || index < 0 || index >= mn_state_dict_count(dict))
         return false;
-    describe_entry(&dict->tensors.items[index], entry);
+    *entry = dict->tensors.items[index]->entry;
     return true;
 }
 
@@ -161,7 +155,7 @@ bool mn_state_dict_find(const mn_state_dict *dict, const char *name, mn_state_en
 {
     const dict_item *item = dict && name ? find(&dict->tensors, name) : NULL;
     if (item && entry)
-        describe_entry(item, entry);
+        *entry = item->entry;
     return item != NULL;
 }
 
@@ -170,7 +164,7 @@ static mn_status check_text(mn_context *context, const char *text, const char *w
 {
     if (!text)
         return mn_fail(context, MN_ERR_ARGUMENT, "state dictionary: %s is NULL", what);
-    if (!mn_utf8_valid(text, strlen(text)))
+    if (!mn_utf8_valid(text))
         return mn_fail(context, MN_ERR_ARGUMENT, "state dictionary: %s \"%.100s\" is not UTF-8",
                        what, text);
     return MN_OK;
@@ -203,58 +197,36 @@ mn_status mn_state_dict_reserve(mn_state_dict *dict, const mn_state_entry *entry
     if (!dict)
         return MN_ERR_ARGUMENT;
     MN_TRY(check_entry(dict, entry));
-    dict_item item = {.dtype = entry->dtype, .ndim = entry->ndim, .bytes = entry->bytes};
-    if (entry->ndim > 0)
-        memcpy(item.shape, entry->shape, (size_t)entry->ndim * sizeof *item.shape);
-    item.name = mn_host_strdup(dict->context, entry->name);
-    if (item.name && item.bytes > 0)
-        item.data = mn_host_alloc(dict->context, item.bytes);
-    mn_status status = mn_error_status(dict->context);
-    if (status == MN_OK)
-        status = add(dict->context, &dict->tensors, &item);
-    if (status != MN_OK)
-        free_item(dict->context, &item);
-    else
-        *data = item.data;
-    return status;
+    mn_state_entry empty = *entry;
+    empty.data = NULL;
+    dict_item *item = add(dict->context, &dict->tensors, &empty);
+    if (!item)
+        return mn_error_status(dict->context);
+    *data = item->entry.data ? item + 1 : NULL;
+    return MN_OK;
 }
 
 void mn_state_dict_drop(mn_state_dict *dict)
 {
     dict_table *tensors = &dict->tensors;
-    dict_item *newest = &tensors->items[tensors->count - 1];
+    dict_item *newest = tensors->items[--tensors->count];
     /* Nothing came after it, so no other name was put behind its slot. */
-    *find_slot(tensors, newest->name) = 0;
+    *find_slot(tensors, newest->entry.name) = 0;
     free_item(dict->context, newest);
-    tensors->count--;
 }
 
 mn_status mn_state_dict_put(mn_state_dict *dict, const mn_state_entry *entry)
 {
-    void *data;
     if (!dict)
         return MN_ERR_ARGUMENT;
-    MN_TRY(mn_error_status(dict->context));
-    if (entry && !entry->data && entry->bytes > 0)
+    MN_TRY(check_entry(dict, entry));
+    if (!entry->data && entry->bytes > 0)
         return mn_fail(dict->context, MN_ERR_ARGUMENT, "state dictionary: data is NULL");
-    MN_TRY(mn_state_dict_reserve(dict, entry, &data));
-    if (entry->bytes > 0)
-        memcpy(data, entry->data, entry->bytes);
-    return MN_OK;
+    add(dict->context, &dict->tensors, entry);
+    return mn_error_status(dict->context);
 }
 
 /* ---- strings --------------------------------------------------------------------------------- */
-
-static mn_status add_string(mn_state_dict *dict, const char *key, char *value)
-{
-    dict_item item = {.name = mn_host_strdup(dict->context, key), .text = value};
-    if (!item.name)
-        return mn_error_status(dict->context);
-    mn_status status = add(dict->context, &dict->strings, &item);
-    if (status != MN_OK)
-        mn_host_strfree(dict->context, item.name);
-    return status;
-}
 
 mn_status mn_state_dict_set_string(mn_state_dict *dict, const char *key, const char *value)
 {
@@ -266,25 +238,15 @@ mn_status mn_state_dict_set_string(mn_state_dict *dict, const char *key, const c
     if (strcmp(key, MN_STATE_KEY_CHECKSUM) == 0 || strcmp(key, MN_STATE_KEY_FORMAT) == 0)
         return mn_fail(dict->context, MN_ERR_ARGUMENT,
                        "state dictionary: the key \"%s\" belongs to the file format", key);
-    char *copy = mn_host_strdup(dict->context, value);
-    if (!copy)
-        return mn_error_status(dict->context);
-    dict_item *old = find(&dict->strings, key);
-    if (old) {
-        mn_host_strfree(dict->context, old->text);
-        old->text = copy;
-        return MN_OK;
-    }
-    mn_status status = add_string(dict, key, copy);
-    if (status != MN_OK)
-        mn_host_strfree(dict->context, copy);
-    return status;
+    mn_state_entry entry = {.name = key, .data = value, .bytes = strlen(value) + 1};
+    add(dict->context, &dict->strings, &entry);
+    return mn_error_status(dict->context);
 }
 
 const char *mn_state_dict_get_string(const mn_state_dict *dict, const char *key)
 {
     const dict_item *item = dict && key ? find(&dict->strings, key) : NULL;
-    return item ? item->text : NULL;
+    return item ? item->entry.data : NULL;
 }
 
 int64_t mn_state_dict_string_count(const mn_state_dict *dict)
@@ -298,8 +260,8 @@ bool mn_state_dict_string(const mn_state_dict *dict, int64_t index, const char *
     if (index < 0 || index >= mn_state_dict_string_count(dict))
         return false;
     if (key)
-        *key = dict->strings.items[index].name;
+        *key = dict->strings.items[index]->entry.name;
     if (value)
-        *value = dict->strings.items[index].text;
+        *value = dict->strings.items[index]->entry.data;
     return true;
 }

@@ -34,14 +34,14 @@ static void reorder(const mn_tensor *tensor, bool to_file, const unsigned char *
 static mn_status check_arguments(const mn_state_dict *dict, const char *name,
                                  const mn_tensor *tensor, mn_layout layout)
 {
+    mn_context *context = mn_state_dict_context(dict);
     if (!dict)
         return MN_ERR_ARGUMENT;
-    MN_TRY(mn_tensor_check(mn_state_dict_context(dict), tensor, "state dictionary: the tensor"));
+    MN_TRY(mn_tensor_check(context, tensor, "state dictionary: the tensor"));
     if (!name)
-        return mn_fail(mn_state_dict_context(dict), MN_ERR_ARGUMENT,
-                       "state dictionary: name is NULL");
+        return mn_fail(context, MN_ERR_ARGUMENT, "state dictionary: name is NULL");
     if (layout == MN_LAYOUT_FILTER && tensor->ndim != 4)
-        return mn_fail(mn_state_dict_context(dict), MN_ERR_SHAPE,
+        return mn_fail(context, MN_ERR_SHAPE,
                        "state dictionary: \"%.200s\" is no filter: it has %d axes, not 4", name,
                        tensor->ndim);
     return MN_OK;
@@ -101,35 +101,33 @@ mn_status mn_state_dict_put_tensor(mn_state_dict *dict, const char *name, const 
     return status;
 }
 
-static mn_view view_of(mn_dtype dtype, int ndim, const int64_t *shape)
+/* The entry of that name, which must have this dtype and shape. */
+static mn_status find_like(const mn_state_dict *dict, const char *name, const mn_view *wanted,
+                           mn_state_entry *entry)
 {
-    mn_view view = {.present = true, .dtype = dtype, .ndim = ndim};
-    if (ndim > 0)
-        memcpy(view.shape, shape, (size_t)ndim * sizeof *shape);
-    return view;
+    mn_context *context = mn_state_dict_context(dict);
+    char is[160], wants[160];
+    size_t bytes = (size_t)wanted->ndim * sizeof *wanted->shape;
+    if (!mn_state_dict_find(dict, name, entry))
+        return mn_fail(context, MN_ERR_MISMATCH, "state dictionary: \"%.200s\" is missing", name);
+    if (entry->dtype == wanted->dtype && entry->ndim == wanted->ndim &&
+        memcmp(entry->shape, wanted->shape, bytes) == 0)
+        return MN_OK;
+    mn_view view = {.present = true, .dtype = entry->dtype, .ndim = entry->ndim};
+    memcpy(view.shape, entry->shape, (size_t)entry->ndim * sizeof *view.shape);
+    return mn_fail(context, MN_ERR_MISMATCH, "state dictionary: \"%.200s\" is %s, %s is wanted",
+                   name, mn_tensor_describe(&view, is, sizeof is),
+                   mn_tensor_describe(wanted, wants, sizeof wants));
 }
 
 mn_status mn_state_dict_get_tensor(const mn_state_dict *dict, const char *name, mn_tensor *tensor,
                                    mn_layout layout, bool apply)
 {
-    int64_t shape[MN_MAX_DIMS];
     mn_state_entry entry;
     MN_TRY(check_arguments(dict, name, tensor, layout));
-    if (!mn_state_dict_find(dict, name, &entry))
-        return mn_fail(mn_state_dict_context(dict), MN_ERR_MISMATCH,
-                       "state dictionary: \"%.200s\" is missing", name);
-    file_shape(tensor, layout, shape);
-    if (entry.dtype != tensor->dtype || entry.ndim != tensor->ndim ||
-        memcmp(entry.shape, shape, (size_t)entry.ndim * sizeof *shape) != 0) {
-        char is[160];
-        char wanted[160];
-        mn_view is_view = view_of(entry.dtype, entry.ndim, entry.shape);
-        mn_view wanted_view = view_of(tensor->dtype, tensor->ndim, shape);
-        return mn_fail(mn_state_dict_context(dict), MN_ERR_MISMATCH,
-                       "state dictionary: \"%.200s\" is %s, %s is wanted", name,
-                       mn_tensor_describe(&is_view, is, sizeof is),
-                       mn_tensor_describe(&wanted_view, wanted, sizeof wanted));
-    }
+    mn_view wanted = mn_tensor_as_view(tensor);
+    file_shape(tensor, layout, wanted.shape);
+    MN_TRY(find_like(dict, name, &wanted, &entry));
     return apply ? write_ordered(tensor, layout, entry.data) : MN_OK;
 }
 
@@ -145,23 +143,12 @@ static mn_status put_scalar(mn_state_dict *dict, const char *name, mn_dtype dtyp
 static mn_status get_scalar(const mn_state_dict *dict, const char *name, mn_dtype dtype,
                             void *value)
 {
+    const mn_view wanted = {.present = true, .dtype = dtype};
     mn_state_entry entry;
     if (!dict)
         return MN_ERR_ARGUMENT;
     MN_TRY(mn_error_status(mn_state_dict_context(dict)));
-    if (!name || !value)
-        return mn_fail(mn_state_dict_context(dict), MN_ERR_ARGUMENT,
-                       "state dictionary: an argument is NULL");
-    if (!mn_state_dict_find(dict, name, &entry))
-        return mn_fail(mn_state_dict_context(dict), MN_ERR_MISMATCH,
-                       "state dictionary: \"%.200s\" is missing", name);
-    if (entry.ndim != 0 || entry.dtype != dtype) {
-        char is[160];
-        mn_view view = view_of(entry.dtype, entry.ndim, entry.shape);
-        return mn_fail(mn_state_dict_context(dict), MN_ERR_MISMATCH,
-                       "state dictionary: \"%.200s\" is %s, a single %s is wanted", name,
-                       mn_tensor_describe(&view, is, sizeof is), mn_dtype_name(dtype));
-    }
+    MN_TRY(find_like(dict, name, &wanted, &entry));
     memcpy(value, entry.data, entry.bytes);
     return MN_OK;
 }

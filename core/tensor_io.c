@@ -7,11 +7,7 @@
 
 /* ---- one element ----------------------------------------------------------------------------- */
 
-/* An element as bytes; the widest dtype has eight. */
-typedef struct element {
-    unsigned char bytes[8];
-} element;
-
+/* An element; the widest dtype has eight bytes. */
 typedef union scalar {
     double f64;
     float f32;
@@ -45,28 +41,11 @@ static double load_f64(mn_dtype dtype, const unsigned char *src)
     return 0;
 }
 
-static bool fits_integer(mn_dtype dtype, double value)
-{
-    if (!(floor(value) == value))
-        return false;
-    switch (dtype) {
-    case MN_I64:
-        return value >= -0x1p63 && value < 0x1p63;
-    case MN_I32:
-        return value >= (double)INT32_MIN && value <= (double)INT32_MAX;
-    case MN_U8:
-        return value >= 0 && value <= 255;
-    default:
-        return false;
-    }
-}
-
 /* Rounded to nearest even. False for a value that the integer dtype cannot hold. */
 static bool store_f64(mn_dtype dtype, double value, unsigned char *dst)
 {
     scalar out = {.f64 = value};
-    if (!mn_dtype_is_float(dtype) && !fits_integer(dtype, value))
-        return false;
+    bool fits = true, whole = floor(value) == value;
     switch (dtype) {
     case MN_F64:
         break;
@@ -80,28 +59,31 @@ static bool store_f64(mn_dtype dtype, double value, unsigned char *dst)
         out.bf16 = mn_bf16_from_f64(value);
         break;
     case MN_I64:
-        out.i64 = (int64_t)value;
+        fits = whole && value >= -0x1p63 && value < 0x1p63;
+        out.i64 = fits ? (int64_t)value : 0;
         break;
     case MN_I32:
-        out.i32 = (int32_t)value;
+        fits = whole && value >= (double)INT32_MIN && value <= (double)INT32_MAX;
+        out.i32 = fits ? (int32_t)value : 0;
         break;
     case MN_U8:
-        out.u8 = (uint8_t)value;
+        fits = whole && value >= 0 && value <= 255;
+        out.u8 = fits ? (uint8_t)value : 0;
         break;
     }
     memcpy(dst, &out, mn_dtype_size(dtype));
-    return true;
+    return fits;
 }
 
 /* ---- filling --------------------------------------------------------------------------------- */
 
 mn_status mn_value_check(mn_context *context, mn_dtype dtype, double value)
 {
-    element bits;
+    unsigned char bits[sizeof(scalar)];
     unsigned mode = mn_fp_enter();
-    bool fits = store_f64(dtype, value, bits.bytes);
+    bool fits = store_f64(dtype, value, bits);
     if (fits && isfinite(value))
-        fits = isfinite(load_f64(dtype, bits.bytes));
+        fits = isfinite(load_f64(dtype, bits));
     mn_fp_restore(mode);
     if (!fits)
         return mn_fail(context, MN_ERR_DTYPE, "fill: %.17g does not fit %s", value,
@@ -123,29 +105,19 @@ static mn_status upload_zeros(mn_tensor *tensor)
 
 /* ---- constructors ---------------------------------------------------------------------------- */
 
-/* Drops a tensor that its constructor could not finish. */
-static mn_tensor *unless_failed(mn_tensor *tensor, mn_status status)
-{
-    if (status == MN_OK)
-        return tensor;
-    mn_tensor_unreference(tensor);
-    return NULL;
-}
-
 mn_tensor *mn_tensor_from(mn_context *context, mn_dtype dtype, int ndim, const int64_t *shape,
                           const void *data)
 {
     mn_tensor *tensor = mn_tensor_new_unscoped(context, dtype, ndim, shape);
     if (!tensor)
         return NULL;
-    mn_status status = MN_OK;
     if (!data && tensor->numel > 0)
-        status = mn_fail(context, MN_ERR_ARGUMENT, "tensor_from: data is NULL");
-    if (status == MN_OK)
-        status = mn_upload(context, mn_tensor_address(tensor), data, mn_tensor_bytes(tensor));
-    tensor = unless_failed(tensor, status);
-    if (tensor)
-        mn_scope_adopt(context, tensor);
+        mn_fail(context, MN_ERR_ARGUMENT, "tensor_from: data is NULL");
+    if (mn_upload(context, mn_tensor_address(tensor), data, mn_tensor_bytes(tensor)) != MN_OK) {
+        mn_tensor_unreference(tensor);
+        return NULL;
+    }
+    mn_scope_adopt(context, tensor);
     return tensor;
 }
 
@@ -179,80 +151,67 @@ mn_status mn_parameter_rename(mn_tensor *tensor, const char *name)
     return MN_OK;
 }
 
-/* The parts of a parameter that a plain tensor does not have. */
-static mn_status make_parameter(mn_tensor *tensor, const char *name, mn_layout layout)
-{
-    MN_TRY(mn_parameter_rename(tensor, name));
-    tensor->layout = layout;
-    tensor->requires_grad = true;
-    return upload_zeros(tensor);
-}
-
 mn_tensor *mn_parameter_create(mn_context *context, const char *name, mn_dtype dtype, int ndim,
                                const int64_t *shape, mn_layout layout)
 {
     if (check_parameter(context, name, dtype, ndim, layout) != MN_OK)
         return NULL;
     mn_tensor *tensor = mn_tensor_new_unscoped(context, dtype, ndim, shape);
-    return tensor ? unless_failed(tensor, make_parameter(tensor, name, layout)) : NULL;
+    if (!tensor)
+        return NULL;
+    tensor->layout = layout;
+    tensor->requires_grad = true;
+    if (mn_parameter_rename(tensor, name) != MN_OK || upload_zeros(tensor) != MN_OK) {
+        mn_tensor_unreference(tensor);
+        return NULL;
+    }
+    return tensor;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* The verb's first look at its arguments; there is no context to report to without a tensor. */
-static mn_status check_verb(const mn_tensor *tensor, const char *verb, const void *data)
+/* The verb's look at its arguments; there is no context to report to without a tensor. */
+static mn_status check_verb(const mn_tensor *tensor, const char *verb, const void *data,
+                            const char *unit, size_t given, size_t wanted)
 {
+    char shape[160];
     if (!tensor)
         return MN_ERR_ARGUMENT;
     MN_TRY(mn_error_status(tensor->context));
     if (!data && tensor->numel > 0)
         return mn_fail(tensor->context, MN_ERR_ARGUMENT, "%s: data is NULL", verb);
-    return MN_OK;
-}
-
-static mn_status fail_count(const mn_tensor *tensor, const char *verb, const char *unit,
-                            long long given, long long wanted)
-{
-    char shape[160];
     mn_view view = mn_tensor_as_view(tensor);
-    return mn_fail(tensor->context, MN_ERR_SHAPE, "%s: %lld %s given, the tensor %s has %lld", verb,
-                   given, unit, mn_tensor_describe(&view, shape, sizeof shape), wanted);
+    if (given != wanted)
+        return mn_fail(tensor->context, MN_ERR_SHAPE, "%s: %lld %s given, the tensor %s has %lld",
+                       verb, (long long)given, unit, mn_tensor_describe(&view, shape, sizeof shape),
+                       (long long)wanted);
+    return MN_OK;
 }
 
 mn_status mn_tensor_read(const mn_tensor *tensor, void *data, size_t bytes)
 {
-    MN_TRY(check_verb(tensor, "tensor_read", data));
-    if (bytes != mn_tensor_bytes(tensor))
-        return fail_count(tensor, "tensor_read", "bytes", (long long)bytes,
-                          (long long)mn_tensor_bytes(tensor));
+    MN_TRY(check_verb(tensor, "tensor_read", data, "bytes", bytes, mn_tensor_bytes(tensor)));
     return mn_download(tensor->context, data, mn_tensor_address(tensor), bytes);
 }
 
 mn_status mn_tensor_write(mn_tensor *tensor, const void *data, size_t bytes)
 {
-    MN_TRY(check_verb(tensor, "tensor_write", data));
-    if (bytes != mn_tensor_bytes(tensor))
-        return fail_count(tensor, "tensor_write", "bytes", (long long)bytes,
-                          (long long)mn_tensor_bytes(tensor));
+    MN_TRY(check_verb(tensor, "tensor_write", data, "bytes", bytes, mn_tensor_bytes(tensor)));
     MN_TRY(mn_upload(tensor->context, mn_tensor_address(tensor), data, bytes));
     tensor->storage->version++;
     return MN_OK;
 }
 
-static void widen(mn_dtype dtype, const unsigned char *src, double *dst, int64_t count)
+static mn_status check_count(const mn_tensor *tensor, const char *verb, const void *data,
+                             int64_t count)
 {
-    size_t size = mn_dtype_size(dtype);
-    unsigned mode = mn_fp_enter();
-    for (int64_t i = 0; i < count; i++)
-        dst[i] = load_f64(dtype, src + (size_t)i * size);
-    mn_fp_restore(mode);
+    return check_verb(tensor, verb, data, "elements", (size_t)count,
+                      (size_t)mn_tensor_numel(tensor));
 }
 
 mn_status mn_tensor_read_f64(const mn_tensor *tensor, double *data, int64_t count)
 {
-    MN_TRY(check_verb(tensor, "tensor_read_f64", data));
-    if (count != tensor->numel)
-        return fail_count(tensor, "tensor_read_f64", "elements", count, tensor->numel);
+    MN_TRY(check_count(tensor, "tensor_read_f64", data, count));
     size_t bytes = mn_tensor_bytes(tensor);
     if (tensor->dtype == MN_F64 || count == 0)
         return mn_download(tensor->context, data, mn_tensor_address(tensor), bytes);
@@ -260,50 +219,41 @@ mn_status mn_tensor_read_f64(const mn_tensor *tensor, double *data, int64_t coun
     if (!raw)
         return tensor->context->error.status;
     mn_status status = mn_download(tensor->context, raw, mn_tensor_address(tensor), bytes);
-    if (status == MN_OK)
-        widen(tensor->dtype, raw, data, count);
+    unsigned mode = mn_fp_enter();
+    for (int64_t i = 0; status == MN_OK && i < count; i++)
+        data[i] = load_f64(tensor->dtype, raw + (size_t)i * mn_dtype_size(tensor->dtype));
+    mn_fp_restore(mode);
     mn_host_free(tensor->context, raw, bytes);
     return status;
 }
 
-/* Index of the first value that does not fit, or count. */
-static int64_t narrow(mn_dtype dtype, const double *src, unsigned char *dst, int64_t count)
-{
-    size_t size = mn_dtype_size(dtype);
-    int64_t i = 0;
-    unsigned mode = mn_fp_enter();
-    while (i < count && store_f64(dtype, src[i], dst + (size_t)i * size))
-        i++;
-    mn_fp_restore(mode);
-    return i;
-}
-
 mn_status mn_tensor_write_f64(mn_tensor *tensor, const double *data, int64_t count)
 {
-    MN_TRY(check_verb(tensor, "tensor_write_f64", data));
-    if (count != tensor->numel)
-        return fail_count(tensor, "tensor_write_f64", "elements", count, tensor->numel);
+    MN_TRY(check_count(tensor, "tensor_write_f64", data, count));
     size_t bytes = mn_tensor_bytes(tensor);
     if (tensor->dtype == MN_F64 || count == 0)
         return mn_tensor_write(tensor, data, bytes);
     unsigned char *raw = mn_host_alloc(tensor->context, bytes);
     if (!raw)
         return tensor->context->error.status;
-    int64_t bad = narrow(tensor->dtype, data, raw, count);
-    mn_status status = bad < count
-                           ? mn_fail(tensor->context, MN_ERR_DTYPE,
+    int64_t i = 0;
+    unsigned mode = mn_fp_enter();
+    while (i < count &&
+           store_f64(tensor->dtype, data[i], raw + (size_t)i * mn_dtype_size(tensor->dtype)))
+        i++;
+    mn_fp_restore(mode);
+    mn_status status = i == count
+                           ? mn_tensor_write(tensor, raw, bytes)
+                           : mn_fail(tensor->context, MN_ERR_DTYPE,
                                      "tensor_write_f64: element %lld, %.17g, does not fit %s",
-                                     (long long)bad, data[bad], mn_dtype_name(tensor->dtype))
-                           : mn_tensor_write(tensor, raw, bytes);
+                                     (long long)i, data[i], mn_dtype_name(tensor->dtype));
     mn_host_free(tensor->context, raw, bytes);
     return status;
 }
 
 mn_status mn_tensor_item(const mn_tensor *tensor, double *value)
 {
-    MN_TRY(check_verb(tensor, "tensor_item", value));
-    if (tensor->numel != 1)
-        return fail_count(tensor, "tensor_item", "element", 1, tensor->numel);
+    MN_TRY(check_count(tensor, "tensor_item", value, 1));
     return mn_tensor_read_f64(tensor, value, 1);
 }
 

@@ -239,19 +239,6 @@ no_wake:
     return code;
 }
 
-static mn_workers *allocate(mn_allocator allocator, int threads, bool own_threads)
-{
-    size_t bytes = 0;
-    if (!mn_size_mul(own_threads ? (size_t)threads - 1 : 0, sizeof(worker), &bytes) ||
-        !mn_size_add(bytes, sizeof(mn_workers), &bytes))
-        return NULL;
-    mn_workers *workers = allocator.alloc(allocator.user, bytes, ALIGNMENT);
-    if (!workers)
-        return NULL;
-    *workers = (mn_workers){.allocator = allocator, .bytes = bytes, .threads = threads};
-    return workers;
-}
-
 mn_workers *mn_workers_create(const mn_allocator *allocator, int threads, mn_parallel_for parallel,
                               void *parallel_user, mn_error *error)
 {
@@ -259,17 +246,26 @@ mn_workers *mn_workers_create(const mn_allocator *allocator, int threads, mn_par
         mn_error_set(error, MN_ERR_ARGUMENT, "%d threads: at least 1 is needed", threads);
         return NULL;
     }
-    mn_workers *workers = allocate(mn_allocator_or_default(allocator), threads, !parallel);
+    mn_allocator host = mn_allocator_or_default(allocator);
+    size_t own = parallel ? 0 : (size_t)threads - 1, bytes;
+    bool fits =
+        mn_size_mul(own, sizeof(worker), &bytes) && mn_size_add(bytes, sizeof(mn_workers), &bytes);
+    mn_workers *workers = fits ? host.alloc(host.user, bytes, ALIGNMENT) : NULL;
     if (!workers) {
         mn_error_set(error, MN_ERR_MEMORY, "no memory for %d worker threads", threads);
         return NULL;
     }
-    workers->parallel = parallel;
-    workers->parallel_user = parallel_user;
+    *workers = (mn_workers){
+        .allocator = host,
+        .bytes = bytes,
+        .threads = threads,
+        .parallel = parallel,
+        .parallel_user = parallel_user,
+    };
     int code = make_primitives(workers);
     if (code != 0) {
         mn_error_set(error, MN_ERR_MEMORY, "no lock for worker threads (error %d)", code);
-        workers->allocator.free(workers->allocator.user, workers, workers->bytes);
+        host.free(host.user, workers, bytes);
         return NULL;
     }
     code = parallel ? 0 : start_threads(workers);

@@ -7,10 +7,52 @@
 
 #define FASHION_FOLDER "/usr/share/datasets/fashion-mnist"
 #define CHANNELS_MAX   4
+/* A cache line, and enough for the widest vector loads. */
+#define ALIGNMENT 64
 
 static const char *const fashion_names[] = {"T-shirt/top", "Trouser",   "Pullover", "Dress",
                                             "Coat",        "Sandal",    "Shirt",    "Sneaker",
                                             "Bag",         "Ankle boot"};
+
+mn_status mn_data_allocator(const mn_allocator *allocator, mn_allocator *out, mn_error *error)
+{
+    if (allocator && !allocator->alloc != !allocator->free)
+        return mn_error_fill(error, MN_ERR_ARGUMENT,
+                             "allocator: set both alloc and free, or neither");
+    *out = mn_allocator_or_default(allocator);
+    return MN_OK;
+}
+
+mn_status mn_data_alloc(const mn_allocator *allocator, mn_data_buffer *buffer, size_t count,
+                        size_t size, mn_error *error)
+{
+    size_t bytes;
+    *buffer = (mn_data_buffer){0};
+    if (!mn_size_mul(count, size, &bytes) || bytes > PTRDIFF_MAX)
+        return mn_error_fill(error, MN_ERR_MEMORY, "data: %zu elements of %zu bytes do not fit",
+                             count, size);
+    void *data = allocator->alloc(allocator->user, bytes, ALIGNMENT);
+    if (!data)
+        return mn_error_fill(error, MN_ERR_MEMORY, "data: no memory for %zu bytes", bytes);
+    *buffer = (mn_data_buffer){data, bytes};
+    return MN_OK;
+}
+
+void mn_data_free(const mn_allocator *allocator, mn_data_buffer *buffer)
+{
+    if (buffer->data)
+        allocator->free(allocator->user, buffer->data, buffer->size);
+    *buffer = (mn_data_buffer){0};
+}
+
+mn_status mn_data_alloc_images(mn_dataset *dataset, mn_error *error)
+{
+    const mn_dataset_info *info = &dataset->info;
+    size_t count = (size_t)info->count;
+    size_t bytes = (size_t)(info->height * info->width * info->channels);
+    MN_TRY(mn_data_alloc(&dataset->allocator, &dataset->images, count, bytes, error));
+    return mn_data_alloc(&dataset->allocator, &dataset->labels, count, sizeof(int64_t), error);
+}
 
 /* One step of a 64-bit FNV-1a over words; the shift lets high bits reach low ones. */
 static uint64_t mix(uint64_t hash, uint64_t word)
@@ -38,7 +80,7 @@ static uint64_t fingerprint(const mn_dataset *dataset)
     const mn_dataset_info *info = &dataset->info;
     const int64_t sizes[] = {info->count, info->height, info->width, info->channels, info->classes};
     const int64_t *labels = dataset->labels.data;
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = MN_HASH_START;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         hash = mix(hash, (uint64_t)sizes[i]);
     hash = hash_bytes(hash, dataset->images.data, dataset->images.size);
@@ -51,13 +93,14 @@ static uint64_t fingerprint(const mn_dataset *dataset)
 static mn_dataset *create(const mn_allocator *allocator, mn_error *error)
 {
     mn_allocator chosen;
-    mn_data_buffer self;
-    if (mn_data_allocator(allocator, &chosen, error) != MN_OK ||
-        mn_data_alloc(&chosen, &self, 1, sizeof(mn_dataset), error) != MN_OK)
+    if (mn_data_allocator(allocator, &chosen, error) != MN_OK)
         return NULL;
-    mn_dataset *dataset = self.data;
-    memset(dataset, 0, sizeof *dataset);
-    dataset->allocator = chosen;
+    mn_dataset *dataset = chosen.alloc(chosen.user, sizeof *dataset, ALIGNMENT);
+    if (!dataset) {
+        mn_error_fill(error, MN_ERR_MEMORY, "data: no memory for a data set");
+        return NULL;
+    }
+    *dataset = (mn_dataset){.allocator = chosen};
     return dataset;
 }
 
@@ -84,8 +127,8 @@ static const char *after_name(const char *spec, const char *name)
 static mn_status read_mnist(mn_dataset *dataset, const char *folder, bool train, mn_error *error)
 {
     if (*folder == '\0')
-        return mn_data_fail(error, MN_ERR_ARGUMENT, "%s: name its folder: %s:DIR",
-                            dataset->info.name, dataset->info.name);
+        return mn_error_fill(error, MN_ERR_ARGUMENT, "%s: name its folder: %s:DIR",
+                             dataset->info.name, dataset->info.name);
     dataset->info.classes = 10;
     return mn_data_read_idx(dataset, folder, train, error);
 }
@@ -104,20 +147,19 @@ static mn_status read_spec(mn_dataset *dataset, const char *spec, bool train, mn
         info->name = "mnist";
         return read_mnist(dataset, rest, train, error);
     }
-    if ((rest = after_name(spec, "synthetic")) != NULL) {
+    if ((rest = after_name(spec, "synthetic")) != NULL)
         return mn_data_synthesize(dataset, rest, train, error);
-    }
-    return mn_data_fail(error, MN_ERR_ARGUMENT,
-                        "data: %s is none of fashion-mnist[:DIR], mnist:DIR, "
-                        "synthetic:HxWxC:CLASSES[:COUNT]",
-                        mn_data_shown(spec));
+    return mn_error_fill(error, MN_ERR_ARGUMENT,
+                         "data: %s is none of fashion-mnist[:DIR], mnist:DIR, "
+                         "synthetic:HxWxC:CLASSES[:COUNT]",
+                         mn_path_shown(spec));
 }
 
 mn_dataset *mn_dataset_open(const char *spec, bool train, const mn_allocator *allocator,
                             mn_error *error)
 {
     if (!spec) {
-        mn_data_fail(error, MN_ERR_ARGUMENT, "data: no data set named");
+        mn_error_fill(error, MN_ERR_ARGUMENT, "data: no data set named");
         return NULL;
     }
     mn_dataset *dataset = create(allocator, error);
@@ -128,43 +170,27 @@ static mn_status check_memory(const uint8_t *images, const int64_t *labels, cons
                               int classes, mn_error *error)
 {
     static const char *const names[] = {"count", "height", "width", "channels"};
-    uint64_t bytes = 1;
+    size_t bytes = 1;
     if (!images || !labels || !shape)
-        return mn_data_fail(error, MN_ERR_ARGUMENT, "data: %s is NULL",
-                            !images   ? "images"
-                            : !labels ? "labels"
-                                      : "shape");
+        return mn_error_fill(error, MN_ERR_ARGUMENT, "data: %s is NULL",
+                             !images   ? "images"
+                             : !labels ? "labels"
+                                       : "shape");
     for (int i = 0; i < 4; i++) {
         if (shape[i] < 1)
-            return mn_data_fail(error, MN_ERR_SHAPE, "data: %s is %lld, want at least 1", names[i],
-                                (long long)shape[i]);
-        if (!mn_data_multiply(bytes, (uint64_t)shape[i], &bytes) || bytes > PTRDIFF_MAX)
-            return mn_data_fail(error, MN_ERR_SHAPE, "data: the images do not fit in memory");
+            return mn_error_fill(error, MN_ERR_SHAPE, "data: %s is %lld, want at least 1", names[i],
+                                 (long long)shape[i]);
+        if (!mn_size_mul(bytes, (size_t)shape[i], &bytes) || bytes > PTRDIFF_MAX)
+            return mn_error_fill(error, MN_ERR_SHAPE, "data: the images do not fit in memory");
     }
     if (classes < 1)
-        return mn_data_fail(error, MN_ERR_ARGUMENT, "data: classes is %d, want at least 1",
-                            classes);
+        return mn_error_fill(error, MN_ERR_ARGUMENT, "data: classes is %d, want at least 1",
+                             classes);
     for (int64_t i = 0; i < shape[0]; i++) {
         if (labels[i] < 0 || labels[i] >= classes)
-            return mn_data_fail(error, MN_ERR_ARGUMENT, "data: label %lld is %lld, not in [0, %d)",
-                                (long long)i, (long long)labels[i], classes);
+            return mn_error_fill(error, MN_ERR_ARGUMENT, "data: label %lld is %lld, not in [0, %d)",
+                                 (long long)i, (long long)labels[i], classes);
     }
-    return MN_OK;
-}
-
-static mn_status copy_memory(mn_dataset *dataset, const uint8_t *images, const int64_t *labels,
-                             mn_error *error)
-{
-    mn_dataset_info *info = &dataset->info;
-    uint64_t count = (uint64_t)info->count;
-    size_t bytes = (size_t)(info->height * info->width * info->channels);
-    mn_status status = mn_data_alloc(&dataset->allocator, &dataset->images, count, bytes, error);
-    if (status == MN_OK)
-        status = mn_data_alloc(&dataset->allocator, &dataset->labels, count, sizeof *labels, error);
-    if (status != MN_OK)
-        return status;
-    memcpy(dataset->images.data, images, dataset->images.size);
-    memcpy(dataset->labels.data, labels, dataset->labels.size);
     return MN_OK;
 }
 
@@ -183,7 +209,12 @@ mn_dataset *mn_dataset_from_memory(const uint8_t *images, const int64_t *labels,
                                       .channels = shape[3],
                                       .classes = classes,
                                       .name = "memory"};
-    return finish(dataset, copy_memory(dataset, images, labels, error));
+    mn_status status = mn_data_alloc_images(dataset, error);
+    if (status == MN_OK) {
+        memcpy(dataset->images.data, images, dataset->images.size);
+        memcpy(dataset->labels.data, labels, dataset->labels.size);
+    }
+    return finish(dataset, status);
 }
 
 void mn_dataset_free(mn_dataset *dataset)
@@ -233,16 +264,16 @@ mn_status mn_dataset_normalization(const mn_dataset *dataset, int64_t limit,
                                    mn_normalization *normalization, mn_error *error)
 {
     if (!dataset || !normalization)
-        return mn_data_fail(error, MN_ERR_ARGUMENT, "normalization: %s is NULL",
-                            dataset ? "normalization" : "data set");
+        return mn_error_fill(error, MN_ERR_ARGUMENT, "normalization: %s is NULL",
+                             dataset ? "normalization" : "data set");
     const mn_dataset_info *info = &dataset->info;
     if (limit < 0)
-        return mn_data_fail(error, MN_ERR_ARGUMENT, "normalization: limit is %lld, want 0 or more",
-                            (long long)limit);
+        return mn_error_fill(error, MN_ERR_ARGUMENT, "normalization: limit is %lld, want 0 or more",
+                             (long long)limit);
     if (info->channels > CHANNELS_MAX)
-        return mn_data_fail(error, MN_ERR_UNSUPPORTED,
-                            "normalization: the images have %lld channels, want at most %d",
-                            (long long)info->channels, CHANNELS_MAX);
+        return mn_error_fill(error, MN_ERR_UNSUPPORTED,
+                             "normalization: the images have %lld channels, want at most %d",
+                             (long long)info->channels, CHANNELS_MAX);
     size_t images = (size_t)(limit == 0 || limit > info->count ? info->count : limit);
     size_t channels = (size_t)info->channels;
     size_t pixels = images * (dataset->image_bytes / channels);

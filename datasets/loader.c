@@ -17,10 +17,8 @@ struct mn_loader {
     mn_allocator allocator;
     mn_loader_options options;
     const mn_dataset *dataset;
-    mn_dataset_info info;
     int64_t count;        /* images of the part */
     int64_t batch;        /* largest batch: no more than count */
-    size_t image_values;  /* of one image */
     mn_data_buffer part;  /* i64 [count]: the part in index order */
     mn_data_buffer order; /* i64 [count]: this epoch's */
     mn_data_buffer table; /* f32 [channels or 1][256]: pixel to value */
@@ -52,6 +50,40 @@ mn_loader_options mn_loader_options_default(void)
                                .prefetch = true};
 }
 
+/* How many of `count` images are held out: the nearest number, but where the fraction is not 0
+ * neither part is left empty if that can be. */
+static int64_t held_count(int64_t count, double fraction)
+{
+    if (!(fraction > 0.0))
+        return 0;
+    int64_t held = (int64_t)((double)count * fraction + 0.5);
+    if (held < 1)
+        held = 1;
+    return held < count ? held : count - 1;
+}
+
+/* Chooses `held` of `count` images by the seed alone, so the same in every epoch. Writes the
+ * indices of the chosen ones, or of the others, in index order. `scratch` has room for `count`
+ * values. */
+static void split(uint64_t seed, int64_t count, int64_t held, bool want_held, int64_t *scratch,
+                  int64_t *part)
+{
+    mn_stream stream = mn_stream_open(seed, MN_STREAM_SPLIT, NULL, 0);
+    mn_stream_permutation(&stream, count, scratch);
+    /* The first `held` images of the permutation are chosen. Their marks are the signs of the same
+     * table, so that no second one is needed. */
+    for (int64_t i = 0; i < held; i++) {
+        int64_t image = scratch[i] < 0 ? -scratch[i] - 1 : scratch[i];
+        if (scratch[image] >= 0)
+            scratch[image] = -scratch[image] - 1;
+    }
+    int64_t used = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if ((scratch[i] < 0) == want_held)
+            part[used++] = i;
+    }
+}
+
 static mn_status check_normalization(const mn_normalization *normalization, int64_t channels,
                                      mn_error *error)
 {
@@ -59,17 +91,17 @@ static mn_status check_normalization(const mn_normalization *normalization, int6
     if (stated == 0)
         return MN_OK;
     if (stated < 0 || stated > CHANNELS_MAX || stated != channels)
-        return mn_data_fail(error, MN_ERR_ARGUMENT,
-                            "loader: normalization has %d channels, the images have %lld", stated,
-                            (long long)channels);
+        return mn_error_fill(error, MN_ERR_ARGUMENT,
+                             "loader: normalization has %d channels, the images have %lld", stated,
+                             (long long)channels);
     for (int c = 0; c < stated; c++) {
         double mean = (double)normalization->mean[c];
         double deviation = (double)normalization->deviation[c];
         if (!isfinite(mean) || !isfinite(deviation) || deviation <= 0.0)
-            return mn_data_fail(error, MN_ERR_ARGUMENT,
-                                "loader: channel %d: mean %g, deviation %g, want finite numbers "
-                                "and a deviation above 0",
-                                c, mean, deviation);
+            return mn_error_fill(error, MN_ERR_ARGUMENT,
+                                 "loader: channel %d: mean %g, deviation %g, want finite numbers "
+                                 "and a deviation above 0",
+                                 c, mean, deviation);
     }
     return MN_OK;
 }
@@ -77,14 +109,14 @@ static mn_status check_normalization(const mn_normalization *normalization, int6
 static mn_status check_options(const mn_loader_options *options, int64_t channels, mn_error *error)
 {
     if (options->batch < 1)
-        return mn_data_fail(error, MN_ERR_ARGUMENT, "loader: batch is %lld, want at least 1",
-                            (long long)options->batch);
+        return mn_error_fill(error, MN_ERR_ARGUMENT, "loader: batch is %lld, want at least 1",
+                             (long long)options->batch);
     if (options->limit < 0)
-        return mn_data_fail(error, MN_ERR_ARGUMENT, "loader: limit is %lld, want 0 or more",
-                            (long long)options->limit);
+        return mn_error_fill(error, MN_ERR_ARGUMENT, "loader: limit is %lld, want 0 or more",
+                             (long long)options->limit);
     if (!(options->validation >= 0.0 && options->validation < 1.0))
-        return mn_data_fail(error, MN_ERR_ARGUMENT, "loader: validation is %g, want it in [0, 1)",
-                            options->validation);
+        return mn_error_fill(error, MN_ERR_ARGUMENT, "loader: validation is %g, want it in [0, 1)",
+                             options->validation);
     return check_normalization(&options->normalization, channels, error);
 }
 
@@ -93,10 +125,8 @@ static mn_status fill_table(mn_loader *loader, mn_error *error)
 {
     const mn_normalization *normalization = &loader->options.normalization;
     int rows = normalization->channels == 0 ? 1 : normalization->channels;
-    mn_status status = mn_data_alloc(&loader->allocator, &loader->table, (uint64_t)rows * 256,
-                                     sizeof(float), error);
-    if (status != MN_OK)
-        return status;
+    MN_TRY(mn_data_alloc(&loader->allocator, &loader->table, (size_t)rows * 256, sizeof(float),
+                         error));
     float *table = loader->table.data;
     for (int i = 0; i < rows * 256; i++) {
         double value = (i % 256) / 255.0;
@@ -111,27 +141,21 @@ static mn_status fill_table(mn_loader *loader, mn_error *error)
 static mn_status choose_part(mn_loader *loader, mn_error *error)
 {
     const mn_loader_options *options = &loader->options;
-    int64_t limit = options->limit, all = loader->info.count;
+    int64_t limit = options->limit, all = loader->dataset->info.count;
     int64_t count = limit == 0 || limit > all ? all : limit;
-    int64_t held = mn_data_held_count(count, options->validation);
+    int64_t held = held_count(count, options->validation);
     mn_data_buffer scratch;
     loader->count = options->held_out ? held : count - held;
     if (loader->count == 0)
-        return mn_data_fail(
+        return mn_error_fill(
             error, MN_ERR_ARGUMENT,
             "loader: validation %g of %lld images holds out none (want more images, or 0)",
             options->validation, (long long)count);
-    uint64_t room = (uint64_t)loader->count;
-    mn_status status =
-        mn_data_alloc(&loader->allocator, &loader->part, room, sizeof(int64_t), error);
-    if (status == MN_OK)
-        status = mn_data_alloc(&loader->allocator, &loader->order, room, sizeof(int64_t), error);
-    if (status != MN_OK)
-        return status;
-    status = mn_data_alloc(&loader->allocator, &scratch, (uint64_t)count, sizeof(int64_t), error);
-    if (status != MN_OK)
-        return status;
-    mn_data_split(options->seed, count, held, options->held_out, scratch.data, loader->part.data);
+    size_t room = (size_t)loader->count, size = sizeof(int64_t);
+    MN_TRY(mn_data_alloc(&loader->allocator, &loader->part, room, size, error));
+    MN_TRY(mn_data_alloc(&loader->allocator, &loader->order, room, size, error));
+    MN_TRY(mn_data_alloc(&loader->allocator, &scratch, (size_t)count, size, error));
+    split(options->seed, count, held, options->held_out, scratch.data, loader->part.data);
     mn_data_free(&loader->allocator, &scratch);
     return MN_OK;
 }
@@ -139,81 +163,57 @@ static mn_status choose_part(mn_loader *loader, mn_error *error)
 static mn_status allocate_slots(mn_loader *loader, mn_error *error)
 {
     const mn_allocator *allocator = &loader->allocator;
-    uint64_t values;
+    size_t values, size = sizeof(int64_t);
     loader->batch = loader->options.batch < loader->count ? loader->options.batch : loader->count;
-    if (!mn_data_multiply((uint64_t)loader->batch, loader->image_values, &values))
-        return mn_data_fail(error, MN_ERR_MEMORY, "loader: a batch of %lld does not fit",
-                            (long long)loader->batch);
-    mn_status status = MN_OK;
-    for (int i = 0; i < loader->slots && status == MN_OK; i++) {
-        status = mn_data_alloc(allocator, &loader->images[i], values, sizeof(float), error);
-        if (status == MN_OK)
-            status = mn_data_alloc(allocator, &loader->labels[i], (uint64_t)loader->batch,
-                                   sizeof(int64_t), error);
+    size_t batch = (size_t)loader->batch;
+    if (!mn_size_mul(batch, loader->dataset->image_bytes, &values))
+        return mn_error_fill(error, MN_ERR_MEMORY, "loader: a batch of %zu does not fit", batch);
+    for (int i = 0; i < loader->slots; i++) {
+        MN_TRY(mn_data_alloc(allocator, &loader->images[i], values, sizeof(float), error));
+        MN_TRY(mn_data_alloc(allocator, &loader->labels[i], batch, size, error));
     }
-    return status;
+    return MN_OK;
 }
 
-/* Mutex and condition of the thread; without them the loader works without a thread. */
+/* Without mutex and condition the loader works without a thread. */
 static bool create_synchronization(mn_loader *loader)
 {
     if (pthread_mutex_init(&loader->mutex, NULL) != 0)
         return false;
-    if (pthread_cond_init(&loader->changed, NULL) != 0) {
+    bool made = pthread_cond_init(&loader->changed, NULL) == 0;
+    if (!made)
         pthread_mutex_destroy(&loader->mutex);
-        return false;
-    }
-    return true;
+    return made;
 }
 
 static mn_status prepare(mn_loader *loader, mn_error *error)
 {
-    loader->image_values = loader->dataset->image_bytes;
     loader->synchronized = loader->options.prefetch && create_synchronization(loader);
     loader->slots = loader->synchronized ? SLOTS : 1;
-    mn_status status = choose_part(loader, error);
-    if (status == MN_OK)
-        status = fill_table(loader, error);
-    return status == MN_OK ? allocate_slots(loader, error) : status;
-}
-
-static mn_status read_options(const mn_loader_options *given, mn_loader_options *options,
-                              mn_error *error)
-{
-    *options = mn_loader_options_default();
-    if (!given)
-        return MN_OK;
-    /* A program built against an older, shorter struct keeps the defaults of what came after. */
-    if (given->size < sizeof given->size || given->size > sizeof *options)
-        return mn_data_fail(error, MN_ERR_ARGUMENT,
-                            "loader: options have size %zu; start from "
-                            "mn_loader_options_default()",
-                            given->size);
-    memcpy(options, given, given->size);
-    return MN_OK;
+    MN_TRY(choose_part(loader, error));
+    MN_TRY(fill_table(loader, error));
+    return allocate_slots(loader, error);
 }
 
 mn_loader *mn_loader_create(const mn_dataset *dataset, const mn_loader_options *options,
                             mn_error *error)
 {
-    mn_loader_options chosen;
+    mn_loader_options chosen = mn_loader_options_default();
     mn_allocator allocator;
-    mn_data_buffer self;
     if (!dataset) {
-        mn_data_fail(error, MN_ERR_ARGUMENT, "loader: data set is NULL");
+        mn_error_fill(error, MN_ERR_ARGUMENT, "loader: data set is NULL");
         return NULL;
     }
-    if (read_options(options, &chosen, error) != MN_OK ||
+    if (mn_options_copy(error, "mn_loader", &chosen, sizeof chosen, options) != MN_OK ||
         check_options(&chosen, dataset->info.channels, error) != MN_OK ||
-        mn_data_allocator(&chosen.allocator, &allocator, error) != MN_OK ||
-        mn_data_alloc(&allocator, &self, 1, sizeof(mn_loader), error) != MN_OK)
+        mn_data_allocator(&chosen.allocator, &allocator, error) != MN_OK)
         return NULL;
-    mn_loader *loader = self.data;
-    memset(loader, 0, sizeof *loader);
-    loader->allocator = allocator;
-    loader->options = chosen;
-    loader->dataset = dataset;
-    loader->info = dataset->info;
+    mn_loader *loader = allocator.alloc(allocator.user, sizeof *loader, 64);
+    if (!loader) {
+        mn_error_fill(error, MN_ERR_MEMORY, "loader: no memory");
+        return NULL;
+    }
+    *loader = (mn_loader){.allocator = allocator, .options = chosen, .dataset = dataset};
     if (prepare(loader, error) != MN_OK) {
         mn_loader_free(loader);
         return NULL;
@@ -266,7 +266,7 @@ double mn_loader_wait_seconds(const mn_loader *loader)
 static void convert_image(const mn_loader *loader, const uint8_t *pixels, float *values)
 {
     const float *table = loader->table.data;
-    size_t count = loader->image_values;
+    size_t count = loader->dataset->image_bytes;
     size_t rows = loader->table.size / (256 * sizeof(float));
     if (rows == 1) {
         for (size_t i = 0; i < count; i++)
@@ -296,7 +296,7 @@ static void fill(const mn_loader *loader, int64_t index, int slot)
     for (int64_t i = 0; i < count; i++) {
         const uint8_t *pixels = NULL;
         mn_dataset_get(loader->dataset, order[first + i], &pixels, &labels[i]);
-        convert_image(loader, pixels, images + (size_t)i * loader->image_values);
+        convert_image(loader, pixels, images + (size_t)i * loader->dataset->image_bytes);
     }
 }
 
@@ -352,12 +352,12 @@ static void make_order(mn_loader *loader, int64_t epoch)
 mn_status mn_loader_start(mn_loader *loader, int64_t epoch, int64_t position, mn_error *error)
 {
     if (!loader)
-        return mn_data_fail(error, MN_ERR_ARGUMENT, "loader: loader is NULL");
+        return mn_error_fill(error, MN_ERR_ARGUMENT, "loader: loader is NULL");
     if (epoch < 0 || position < 0 || position > loader->count)
-        return mn_data_fail(error, MN_ERR_ARGUMENT,
-                            "loader: epoch %lld, position %lld: want an epoch from 0 and a "
-                            "position in [0, %lld]",
-                            (long long)epoch, (long long)position, (long long)loader->count);
+        return mn_error_fill(error, MN_ERR_ARGUMENT,
+                             "loader: epoch %lld, position %lld: want an epoch from 0 and a "
+                             "position in [0, %lld]",
+                             (long long)epoch, (long long)position, (long long)loader->count);
     stop_thread(loader);
     make_order(loader, epoch);
     loader->started = true;
@@ -372,47 +372,40 @@ mn_status mn_loader_start(mn_loader *loader, int64_t epoch, int64_t position, mn
 
 static double seconds(void)
 {
-    struct timespec now;
-    if (clock_gettime(CLOCK_MONOTONIC, &now) != 0)
-        return 0.0;
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Gives back what the caller holds and waits for batch `taken`, if there is one. */
+/* Gives back what the caller holds and waits for batch `taken`. */
 static void await(mn_loader *loader)
 {
     pthread_mutex_lock(&loader->mutex);
     loader->released = loader->taken;
     pthread_cond_broadcast(&loader->changed);
-    if (loader->taken < loader->batches && loader->filled <= loader->taken) {
-        double begin = seconds();
-        while (loader->filled <= loader->taken)
-            pthread_cond_wait(&loader->changed, &loader->mutex);
-        loader->waited += seconds() - begin;
-    }
+    while (loader->filled <= loader->taken)
+        pthread_cond_wait(&loader->changed, &loader->mutex);
     pthread_mutex_unlock(&loader->mutex);
 }
 
 mn_status mn_loader_next(mn_loader *loader, mn_batch *batch, mn_error *error)
 {
     if (!loader || !batch)
-        return mn_data_fail(error, MN_ERR_ARGUMENT, "loader: %s is NULL",
-                            loader ? "batch" : "loader");
+        return mn_error_fill(error, MN_ERR_ARGUMENT, "loader: %s is NULL",
+                             loader ? "batch" : "loader");
     if (!loader->started)
-        return mn_data_fail(error, MN_ERR_STATE, "loader: call mn_loader_start first");
-    int slot = loader->running ? (int)(loader->taken % SLOTS) : 0;
-    if (loader->running) {
-        await(loader);
-    } else if (loader->taken < loader->batches) {
-        double begin = seconds();
-        fill(loader, loader->taken, slot);
-        loader->waited += seconds() - begin;
-    }
-    *batch = (mn_batch){.height = loader->info.height,
-                        .width = loader->info.width,
-                        .channels = loader->info.channels};
+        return mn_error_fill(error, MN_ERR_STATE, "loader: call mn_loader_start first");
+    const mn_dataset_info *info = &loader->dataset->info;
+    *batch = (mn_batch){.height = info->height, .width = info->width, .channels = info->channels};
     if (loader->taken == loader->batches)
         return MN_OK;
+    int slot = loader->running ? (int)(loader->taken % SLOTS) : 0;
+    double begin = seconds();
+    if (loader->running)
+        await(loader);
+    else
+        fill(loader, loader->taken, slot);
+    loader->waited += seconds() - begin;
     batch->count = batch_count(loader, loader->taken);
     batch->images = loader->images[slot].data;
     batch->labels = loader->labels[slot].data;

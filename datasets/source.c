@@ -18,7 +18,6 @@
 
 struct mn_data_source {
     mn_allocator allocator;
-    mn_data_buffer self;
     const char *path;
     int file;
     bool gzip, inflating; /* inflating: `stream` needs inflateEnd */
@@ -38,10 +37,10 @@ typedef union block_head {
 static voidpf zlib_alloc(voidpf opaque, uInt count, uInt size)
 {
     const mn_allocator *allocator = opaque;
-    uint64_t bytes;
+    size_t bytes;
     mn_data_buffer buffer;
-    if (!mn_data_multiply(count, size, &bytes) || bytes > PTRDIFF_MAX - sizeof(block_head) ||
-        mn_data_alloc(allocator, &buffer, bytes + sizeof(block_head), 1, NULL) != MN_OK)
+    if (!mn_size_mul(count, size, &bytes) || !mn_size_add(bytes, sizeof(block_head), &bytes) ||
+        mn_data_alloc(allocator, &buffer, bytes, 1, NULL) != MN_OK)
         return Z_NULL;
     block_head *head = buffer.data;
     head->size = buffer.size;
@@ -58,9 +57,8 @@ static void zlib_free(voidpf opaque, voidpf address)
 static mn_status fail_system(mn_error *error, const char *path, const char *what, int code)
 {
     char reason[128];
-    if (strerror_r(code, reason, sizeof reason) != 0)
-        reason[0] = '\0';
-    return mn_data_fail(error, MN_ERR_IO, "%s: %s: %s", mn_data_shown(path), what, reason);
+    return mn_error_fill(error, MN_ERR_IO, "%s: %s: %s", mn_path_shown(path), what,
+                         mn_system_text(code, reason, sizeof reason));
 }
 
 /* Where input stands in the file: what was read less what still waits in the buffer. */
@@ -97,26 +95,24 @@ static mn_status open_regular(const char *path, int *file, mn_error *error)
     if (fstat(*file, &status) != 0)
         return fail_system(error, path, "cannot look at", errno);
     if (!S_ISREG(status.st_mode))
-        return mn_data_fail(error, MN_ERR_IO, "%s: is %s, not a regular file", mn_data_shown(path),
-                            S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe");
+        return mn_error_fill(error, MN_ERR_IO, "%s: is %s, not a regular file", mn_path_shown(path),
+                             S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe");
     return MN_OK;
 }
 
 static mn_status fail_zlib(mn_data_source *source, int code, mn_error *error)
 {
     if (code == Z_MEM_ERROR)
-        return mn_data_fail(error, MN_ERR_MEMORY, "%s: no memory to unpack it",
-                            mn_data_shown(source->path));
-    return mn_data_fail(error, MN_ERR_FORMAT, "%s: gzip data is damaged near byte %llu (%s)",
-                        mn_data_shown(source->path), input_position(source),
-                        source->stream.msg ? source->stream.msg : "zlib gives no reason");
+        return mn_error_fill(error, MN_ERR_MEMORY, "%s: no memory to unpack it",
+                             mn_path_shown(source->path));
+    return mn_error_fill(error, MN_ERR_FORMAT, "%s: gzip data is damaged near byte %llu (%s)",
+                         mn_path_shown(source->path), input_position(source),
+                         source->stream.msg ? source->stream.msg : "zlib gives no reason");
 }
 
 static mn_status detect_gzip(mn_data_source *source, mn_error *error)
 {
-    mn_status status = refill(source, error);
-    if (status != MN_OK)
-        return status;
+    MN_TRY(refill(source, error));
     source->gzip =
         source->stream.avail_in >= 2 && source->input[0] == 0x1f && source->input[1] == 0x8b;
     if (!source->gzip)
@@ -137,111 +133,88 @@ mn_status mn_data_source_open(const mn_allocator *allocator, const char *path,
         return status;
     if (status == MN_OK)
         status = mn_data_alloc(allocator, &self, 1, sizeof(mn_data_source), error);
-    if (status != MN_OK) {
+    mn_data_source *opened = self.data;
+    if (!opened) {
         close(file);
         return status;
     }
-    mn_data_source *opened = self.data;
     memset(opened, 0, sizeof *opened);
     opened->allocator = *allocator;
-    opened->self = self;
     opened->path = path;
     opened->file = file;
     opened->stream.zalloc = zlib_alloc;
     opened->stream.zfree = zlib_free;
     opened->stream.opaque = &opened->allocator;
-    status = detect_gzip(opened, error);
-    if (status == MN_OK)
-        *source = opened;
-    else
-        mn_data_source_close(opened);
-    return status;
+    *source = opened;
+    return detect_gzip(opened, error);
 }
 
 /* A gzip file may be several members in a row; anything else after a member is a fault. */
 static mn_status next_member(mn_data_source *source, bool *end, mn_error *error)
 {
-    mn_status status = refill(source, error);
-    if (status != MN_OK)
-        return status;
+    MN_TRY(refill(source, error));
     *end = source->stream.avail_in == 0;
     if (*end)
         return MN_OK;
     if (source->stream.next_in[0] != 0x1f)
-        return mn_data_fail(error, MN_ERR_FORMAT, "%s: bytes after the gzip data, from byte %llu",
-                            mn_data_shown(source->path), input_position(source));
+        return mn_error_fill(error, MN_ERR_FORMAT, "%s: bytes after the gzip data, from byte %llu",
+                             mn_path_shown(source->path), input_position(source));
     source->member_done = false;
     int code = inflateReset(&source->stream);
     return code == Z_OK ? MN_OK : fail_zlib(source, code, error);
 }
 
-/* Unpacks until `size` bytes are there or the data ends. */
-static mn_status read_gzip(mn_data_source *source, unsigned char *data, uInt size, uInt *got,
-                           mn_error *error)
+/* Unpacks until the output is full or the data end. */
+static mn_status read_gzip(mn_data_source *source, mn_error *error)
 {
     z_stream *stream = &source->stream;
     bool end = false;
-    stream->next_out = data;
-    stream->avail_out = size;
-    mn_status status = MN_OK;
-    while (status == MN_OK && stream->avail_out > 0) {
-        if (source->member_done)
-            status = next_member(source, &end, error);
-        else
-            status = refill(source, error);
-        if (status != MN_OK || end)
+    while (stream->avail_out > 0) {
+        MN_TRY(source->member_done ? next_member(source, &end, error) : refill(source, error));
+        if (end)
             break;
-        if (stream->avail_in == 0) {
-            status = mn_data_fail(error, MN_ERR_FORMAT, "%s: gzip data ends early at byte %llu",
-                                  mn_data_shown(source->path), input_position(source));
-            break;
-        }
+        if (stream->avail_in == 0)
+            return mn_error_fill(error, MN_ERR_FORMAT, "%s: gzip data ends early at byte %llu",
+                                 mn_path_shown(source->path), input_position(source));
         int code = inflate(stream, Z_NO_FLUSH);
         source->member_done = code == Z_STREAM_END;
         if (code != Z_OK && code != Z_STREAM_END)
-            status = fail_zlib(source, code, error);
+            return fail_zlib(source, code, error);
     }
-    *got = size - stream->avail_out;
-    return status;
+    return MN_OK;
 }
 
-static mn_status read_plain(mn_data_source *source, unsigned char *data, uInt size, uInt *got,
-                            mn_error *error)
+static mn_status read_plain(mn_data_source *source, mn_error *error)
 {
     z_stream *stream = &source->stream;
-    mn_status status = MN_OK;
-    *got = 0;
-    while (*got < size && (status = refill(source, error)) == MN_OK && stream->avail_in > 0) {
-        uInt part = size - *got < stream->avail_in ? size - *got : stream->avail_in;
-        memcpy(data + *got, stream->next_in, part);
+    while (stream->avail_out > 0) {
+        MN_TRY(refill(source, error));
+        if (stream->avail_in == 0)
+            break;
+        uInt part = stream->avail_out < stream->avail_in ? stream->avail_out : stream->avail_in;
+        memcpy(stream->next_out, stream->next_in, part);
+        stream->next_out += part;
+        stream->avail_out -= part;
         stream->next_in += part;
         stream->avail_in -= part;
-        *got += part;
     }
-    return status;
+    return MN_OK;
 }
 
 mn_status mn_data_source_read(mn_data_source *source, void *data, size_t size, size_t *got,
                               mn_error *error)
 {
-    *got = 0;
-    while (*got < size) {
-        uInt part, piece = size - *got < PIECE_MAX ? (uInt)(size - *got) : PIECE_MAX;
-        unsigned char *to = (unsigned char *)data + *got;
-        mn_status status = source->gzip ? read_gzip(source, to, piece, &part, error)
-                                        : read_plain(source, to, piece, &part, error);
-        *got += part;
-        if (status != MN_OK)
+    z_stream *stream = &source->stream;
+    for (*got = 0; *got < size;) {
+        uInt piece = size - *got < PIECE_MAX ? (uInt)(size - *got) : PIECE_MAX;
+        stream->next_out = (unsigned char *)data + *got;
+        stream->avail_out = piece;
+        mn_status status = source->gzip ? read_gzip(source, error) : read_plain(source, error);
+        *got += piece - stream->avail_out;
+        if (status != MN_OK || stream->avail_out > 0)
             return status;
-        if (part < piece)
-            break;
     }
     return MN_OK;
-}
-
-const char *mn_data_source_path(const mn_data_source *source)
-{
-    return source->path;
 }
 
 void mn_data_source_close(mn_data_source *source)
@@ -252,6 +225,5 @@ void mn_data_source_close(mn_data_source *source)
         inflateEnd(&source->stream);
     close(source->file);
     mn_allocator allocator = source->allocator;
-    mn_data_buffer self = source->self;
-    mn_data_free(&allocator, &self);
+    allocator.free(allocator.user, source, sizeof *source);
 }

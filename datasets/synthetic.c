@@ -138,24 +138,18 @@ static void draw_all(mn_dataset *dataset, size_t bytes, bool train, uint8_t *pat
 mn_status mn_data_synthesize(mn_dataset *dataset, const char *parameters, bool train,
                              mn_error *error)
 {
-    mn_dataset_info *info = &dataset->info;
+    const mn_dataset_info *info = &dataset->info;
     if (parse(dataset, parameters, train) != MN_OK)
-        return mn_data_fail(error, MN_ERR_ARGUMENT,
-                            "synthetic:%s: want synthetic:HxWxC:CLASSES[:COUNT] with numbers from "
-                            "1, sides up to %d, channels to %d, classes to %d, images to %d",
-                            mn_data_shown(parameters), SIDE_MAX, CHANNELS_MAX, CLASSES_MAX,
-                            COUNT_MAX);
-    const mn_allocator *allocator = &dataset->allocator;
+        return mn_error_fill(error, MN_ERR_ARGUMENT,
+                             "synthetic:%s: want synthetic:HxWxC:CLASSES[:COUNT] with numbers from "
+                             "1, sides up to %d, channels to %d, classes to %d, images to %d",
+                             mn_path_shown(parameters), SIDE_MAX, CHANNELS_MAX, CLASSES_MAX,
+                             COUNT_MAX);
     mn_data_buffer pattern = {0};
     size_t bytes = (size_t)(info->height * info->width * info->channels);
-    uint64_t count = (uint64_t)info->count;
-    mn_status status = mn_data_alloc(allocator, &dataset->images, count, bytes, error);
-    if (status == MN_OK)
-        status = mn_data_alloc(allocator, &dataset->labels, count, sizeof(int64_t), error);
-    if (status == MN_OK)
-        status = mn_data_alloc(allocator, &pattern, 1, bytes, error);
-    if (status == MN_OK)
-        draw_all(dataset, bytes, train, pattern.data);
-    mn_data_free(allocator, &pattern);
-    return status;
+    MN_TRY(mn_data_alloc_images(dataset, error));
+    MN_TRY(mn_data_alloc(&dataset->allocator, &pattern, 1, bytes, error));
+    draw_all(dataset, bytes, train, pattern.data);
+    mn_data_free(&dataset->allocator, &pattern);
+    return MN_OK;
 }

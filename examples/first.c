@@ -8,10 +8,11 @@ int main(void)
     mn_context *ctx = mn_context_create(NULL, &error);
     mn_dataset *data = mn_dataset_open("synthetic:28x28x1:10", true, NULL, &error);
     mn_loader *loader = data != NULL ? mn_loader_create(data, NULL, &error) : NULL;
-    mn_module *net = mn_model_create(ctx, "lenet5", NULL);
+    mn_module *net = mn_model_create(ctx, "cnn-small", NULL);
     int count = 0;
     mn_tensor *const *parameters = mn_module_parameters(net, &count);
-    mn_sgd_options sgd = {.size = sizeof sgd, .lr = 0.05, .momentum = 0.9};
+    mn_sgd_options sgd = mn_sgd_options_default();
+    sgd.lr = 0.002, sgd.momentum = 0.9;
     mn_optimizer *opt = mn_sgd_create(ctx, parameters, count, &sgd);
     mn_grad_scaler *scaler = mn_grad_scaler_create(ctx, NULL);
     mn_status status = loader != NULL ? mn_loader_start(loader, 0, 0, &error) : error.status;

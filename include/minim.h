@@ -1,6 +1,5 @@
 /* minim.h: the public contract of minim, a small deep-learning library for mixed-precision
- * training. What is not in this header (or in minim_ext.h, for authors of custom ops and devices)
- * is not API.
+ * training. What is not in this header (or in minim_ext.h, for authors of custom ops) is not API.
  *
  * How to read it: sections stand in module order: errors, data types, context, tensors, ops,
  * autograd, optimizers, AMP, modules, state, data sets, training.
@@ -14,8 +13,9 @@
  *              getters still work, and mn_error_clear clears it. One check at the end of a step is
  *              therefore enough, and nothing is half-applied.
  *   Ownership  Arguments are borrowed. Tensors that ops and constructors return belong to the
- *              innermost scope (mn_scope_begin / mn_scope_end) and die with it; mn_retain keeps one
- *              longer. Objects made by ..._create are freed by ..._free, which accepts NULL.
+ *              innermost scope (mn_scope_begin / mn_scope_end) and die with it, outside all scopes
+ *              with the context; mn_retain keeps one longer. Objects made by ..._create are freed
+ *              by ..._free, which accepts NULL.
  *   Options    Structs passed by const pointer, NULL for the defaults, made by
  *              mn_..._options_default(). Their first member, size, is the ABI version.
  *   Layout     Tensors are contiguous and row-major. Images are channels-last [N,H,W,C],
@@ -166,8 +166,9 @@ MN_API mn_context_options mn_context_options_default(void);
 
 /* Makes a context. On failure returns NULL and fills *error (which may be NULL). */
 MN_API mn_context *mn_context_create(const mn_context_options *options, mn_error *error);
-/* Waits for the device, ends all scopes and frees the context. Free modules, optimizers and scalers
- * made from it before. NULL is ignored. */
+/* Waits for the device, ends all scopes and frees the context. Free what was made from it before
+ * (modules, optimizers, scalers, state dictionaries): afterwards nothing but freeing works on it.
+ * NULL is ignored. */
 MN_API void mn_context_free(mn_context *context);
 
 /* Status of the pending error (MN_OK if none), its text ("" if none; valid until the next clear),
@@ -178,7 +179,8 @@ MN_API void mn_error_clear(mn_context *context);
 
 /* Waits until all enqueued work has run; reports device errors. */
 MN_API mn_status mn_synchronize(mn_context *context);
-/* Sets the seed of all random streams (parameter initialisation, dropout, rounding). */
+/* Sets the seed of the context's random streams: so far that of parameter initialisation. Loaders
+ * have a seed of their own. */
 MN_API mn_status mn_seed(mn_context *context, uint64_t seed);
 /* Returns the pool's cached memory to the allocator. */
 MN_API mn_status mn_memory_trim(mn_context *context);
@@ -283,8 +285,8 @@ MN_API mn_status mn_tensor_fill(mn_tensor *tensor, double value);
  * f32). Inside an autocast region inputs are first cast by the op's rule.
  * ------------------------------------------------------------------------------------------ */
 
-/* y = x in another dtype. To an integer dtype: floating values are
- * truncated toward zero and saturate (NaN gives 0), integers wrap; no gradient. */
+/* y = x in another dtype, rounded to nearest even. To an integer dtype, without a gradient:
+ * floating values are truncated toward zero and saturate (NaN gives 0), integers wrap. */
 MN_API mn_tensor *mn_cast(mn_tensor *x, mn_dtype dtype);
 /* y = x, own storage. */
 MN_API mn_tensor *mn_clone(mn_tensor *x);
@@ -349,7 +351,7 @@ MN_API mn_tensor *mn_log_softmax(mn_tensor *x, int axis);
 MN_API mn_tensor *mn_softmax(mn_tensor *x, int axis);
 /* Mean over rows of -log_softmax(logits)[row, labels[row]]. logits [N, classes], labels i64 [N];
  * result: scalar, f32 (f64 for f64; for 16-bit logits outside autocast f32 as well). A label out
- * of range is a device error. */
+ * of range is MN_ERR_ARGUMENT, reported when the work has run: on "cpu" at once. */
 MN_API mn_tensor *mn_cross_entropy(mn_tensor *logits, mn_tensor *labels);
 /* Sum or mean over the given axes (naxes 0: all), which disappear unless keep. Accumulates in f32
  * (f64 for f64). Integers: sum gives i64, mean is an error. */
@@ -447,11 +449,11 @@ typedef struct mn_schedule {
 
 typedef struct mn_sgd_options {
     size_t size;
-    double lr;           /* default 0.01 */
-    double momentum;     /* default 0 */
-    double weight_decay; /* default 0; added to the gradient: g += weight_decay * p */
-    bool nesterov;       /* default false; needs momentum > 0 */
-    mn_schedule schedule;
+    double lr;            /* default 0.01 */
+    double momentum;      /* default 0 */
+    double weight_decay;  /* default 0; added to the gradient: g += weight_decay * p */
+    bool nesterov;        /* default false; needs momentum > 0 */
+    mn_schedule schedule; /* default constant */
 } mn_sgd_options;
 MN_API mn_sgd_options mn_sgd_options_default(void);
 
@@ -586,8 +588,10 @@ MN_API mn_status mn_state_dict_write(mn_state_dict *dict, const char *path);
 MN_API mn_state_dict *mn_state_dict_read(mn_context *context, const char *path);
 
 /* Save and load of optimizers ("optimizer.<parameter>.momentum_buffer", ...) and scalers
- * ("scaler.scale", ...). Load checks everything first and changes nothing on an error. Loading a
- * scaler from a dictionary without scaler state leaves it as it is. */
+ * ("scaler.scale", ...), into one dictionary with their model if you like. Load checks everything
+ * first and changes nothing on an error. Options (learning rate, schedule, ...) are not saved: make
+ * the optimizer with the same ones. Loading a scaler from a dictionary without scaler state leaves
+ * it as it is. */
 MN_API mn_status mn_optimizer_save_state(mn_optimizer *optimizer, mn_state_dict *dict);
 MN_API mn_status mn_optimizer_load_state(mn_optimizer *optimizer, const mn_state_dict *dict);
 MN_API mn_status mn_grad_scaler_save_state(mn_grad_scaler *scaler, mn_state_dict *dict);
@@ -599,9 +603,9 @@ MN_API mn_status mn_grad_scaler_load_state(mn_grad_scaler *scaler, const mn_stat
 
 typedef struct mn_module mn_module;
 
-/* Layers. Parameters are initialised as PyTorch's defaults do (uniform in +-1/sqrt(fan_in); batch
- * norm 1 and 0), from the random stream of the parameter's full name, when the module is given its
- * name: by mn_sequential, or by mn_module_init for a root. */
+/* Layers. A layer gets its parameters from mn_module_init on the root of its model: initialised as
+ * PyTorch's defaults do (uniform in +-1/sqrt(fan_in); batch norm 1 and 0), each from the random
+ * stream of its full name. */
 typedef struct mn_conv2d_layer_options {
     size_t size;
     int in_channels, out_channels;
@@ -624,6 +628,7 @@ MN_API mn_module *mn_flatten_layer(mn_context *context);
  * pending. */
 MN_API mn_module *mn_sequential(mn_context *context);
 MN_API mn_status mn_sequential_add(mn_module *sequential, const char *name, mn_module *child);
+/* A layer in a chain is the chain's: freeing it does nothing. NULL is ignored. */
 MN_API void mn_module_free(mn_module *module);
 
 /* A model by name ("lenet5", "cnn-small") for images of the given size, initialised. */
@@ -637,16 +642,20 @@ MN_API mn_module *mn_model_create(mn_context *context, const char *name,
 /* Names of the models there are; NULL for index out of range. */
 MN_API const char *mn_model_name(int index);
 
-/* Names a root's parameters ("conv1.weight", ...) and initialises them from the context's seed.
+/* Makes and names the parameters of a root's tree ("conv1.weight", ...) and initialises them from
+ * the context's seed. Call it when the tree is complete and before anything else is done with it;
  * mn_model_create has done it. */
 MN_API mn_status mn_module_init(mn_module *module);
 /* Result for input x; opens an inner scope per layer, so that only results outlive it. */
 MN_API mn_tensor *mn_module_forward(mn_module *module, mn_tensor *x);
 /* Training mode (default) or evaluation mode: what batch norm uses. */
 MN_API mn_status mn_module_set_training(mn_module *module, bool training);
-/* All parameters in order (borrowed pointers; the array lives as long as the module). */
+/* All parameters in order (borrowed pointers; the array lives as long as the module); none before
+ * mn_module_init. */
 MN_API mn_tensor *const *mn_module_parameters(mn_module *module, int *count);
-/* Parameters and buffers under PyTorch's names. Load checks all names and shapes first. */
+/* Parameters and buffers under PyTorch's names. Load checks all names and shapes first; a tensor
+ * that the module has not is MN_ERR_MISMATCH, but for names that begin with "optimizer.",
+ * "scaler.", "progress." or "data.". */
 MN_API mn_status mn_module_save_state(mn_module *module, mn_state_dict *dict);
 MN_API mn_status mn_module_load_state(mn_module *module, const mn_state_dict *dict);
 /* Floating-point operations of one forward pass of `batch` images (2 per multiply-add, convolution
@@ -853,8 +862,8 @@ typedef struct mn_train_result {
 MN_API mn_train_result *mn_train(const mn_train_options *options, mn_error *error);
 MN_API void mn_train_result_free(mn_train_result *result);
 
-/* Loss and accuracy of a model over what a loader iterates over, without gradients, in evaluation
- * mode (restored after). amp MN_F32: off. */
+/* Loss and accuracy of a model over what a loader iterates over (its epoch 0, from the start),
+ * without gradients, in evaluation mode (restored after). amp MN_F32: off. */
 MN_API mn_status mn_evaluate(mn_module *model, mn_loader *loader, mn_dtype amp, mn_metrics *metrics,
                              mn_error *error);
 
@@ -893,7 +902,7 @@ typedef struct mn_compare_deviation {
     double accuracy_delta_pp_mean, accuracy_delta_pp_sd; /* to the reference, paired by seed */
     double interval_low_pp, interval_high_pp;            /* 90 percent, Student t; NaN for n < 2 */
     int n;         /* pairs of runs that came to their end; 0: the numbers are NaN */
-    int collapsed; /* runs that collapsed; with one of them no verdict is given */
+    int collapsed; /* runs that collapsed or diverged, or whose reference did: no verdict then */
     double max_loss_delta, throughput_ratio, memory_ratio;
     const char *verdict; /* static storage */
 } mn_compare_deviation;
@@ -903,7 +912,7 @@ typedef struct mn_compare_result {
     const mn_compare_deviation *deviations;
     bool cancelled;
 } mn_compare_result;
-/* Trains the same run in several precisions and compares with FP32 (docs: README). */
+/* Trains the same run in several precisions and compares with FP32, paired by seed. */
 MN_API mn_compare_result *mn_compare(const mn_compare_options *options, mn_error *error);
 MN_API void mn_compare_result_free(mn_compare_result *result);
 

@@ -1,4 +1,4 @@
-/* minim_ext.h: for authors of custom ops and devices. An op, built in or custom, is one descriptor:
+/* minim_ext.h: for authors of custom ops. An op, built in or custom, is one descriptor:
  * shape rule, cast rule, backward, and kernels. Kernels see raw views only and may run later than
  * the call that asked for them, so everything that can fail, choose or allocate happens in infer
  * and prepare. */
@@ -42,7 +42,7 @@ typedef struct mn_plan {
     uint64_t words[8];
 } mn_plan;
 
-struct mn_cpu; /* worker threads, kernel set, conversions (core/cpu.h) */
+struct mn_cpu; /* worker threads, kernel set, conversions; opaque here */
 struct mn_op;
 
 /* One execution of an op: self-contained, so that a device may copy and queue it. */
@@ -138,6 +138,7 @@ MN_API void mn_call_fault(const mn_call *call, mn_status status, const char *for
  * depend on shapes alone, never on the number of threads. */
 MN_API void mn_call_parallel(const mn_call *call, int64_t count,
                              void (*task)(void *arg, int64_t index, int slot), void *arg);
+/* How many threads that are at most. */
 MN_API int mn_call_threads(const mn_call *call);
 
 #ifdef __cplusplus

@@ -8,6 +8,19 @@ static mn_module *refuse(mn_context *context, const char *text)
     return NULL;
 }
 
+static void add_weight_and_bias(mn_module *module, int ndim, const int64_t *shape, double fan_in,
+                                bool bias)
+{
+    mn_slot_spec spec = {.name = "weight", .ndim = ndim, .fan_in = fan_in};
+    for (int i = 0; i < ndim; i++)
+        spec.shape[i] = shape[i];
+    mn_module_add_slot(module, spec);
+    spec.name = "bias";
+    spec.ndim = 1;
+    if (bias)
+        mn_module_add_slot(module, spec);
+}
+
 /* ---- convolution ----------------------------------------------------------------------------- */
 
 mn_conv2d_layer_options mn_conv2d_layer_options_default(void)
@@ -60,24 +73,8 @@ mn_module *mn_conv2d_layer(mn_context *context, const mn_conv2d_layer_options *o
     module->options.conv.groups = o.groups;
     int64_t per_group = o.in_channels / o.groups;
     double fan_in = (double)per_group * o.kernel[0] * o.kernel[1];
-    mn_module_add_slot(module,
-                       &(mn_slot_spec){"weight",
-                                       false,
-                                       MN_F32,
-                                       4,
-                                       {o.out_channels, o.kernel[0], o.kernel[1], per_group},
-                                       MN_LAYOUT_FILTER,
-                                       MN_INIT_UNIFORM,
-                                       fan_in});
-    if (o.bias)
-        mn_module_add_slot(module, &(mn_slot_spec){"bias",
-                                                   false,
-                                                   MN_F32,
-                                                   1,
-                                                   {o.out_channels},
-                                                   MN_LAYOUT_PLAIN,
-                                                   MN_INIT_UNIFORM,
-                                                   fan_in});
+    add_weight_and_bias(module, 4, (int64_t[]){o.out_channels, o.kernel[0], o.kernel[1], per_group},
+                        fan_in, o.bias);
     return module;
 }
 
@@ -99,23 +96,7 @@ mn_module *mn_linear_layer(mn_context *context, int in_features, int out_feature
     mn_module *module = mn_module_new(context, &linear_class);
     if (module == NULL)
         return NULL;
-    mn_module_add_slot(module, &(mn_slot_spec){"weight",
-                                               false,
-                                               MN_F32,
-                                               2,
-                                               {out_features, in_features},
-                                               MN_LAYOUT_PLAIN,
-                                               MN_INIT_UNIFORM,
-                                               in_features});
-    if (bias)
-        mn_module_add_slot(module, &(mn_slot_spec){"bias",
-                                                   false,
-                                                   MN_F32,
-                                                   1,
-                                                   {out_features},
-                                                   MN_LAYOUT_PLAIN,
-                                                   MN_INIT_UNIFORM,
-                                                   in_features});
+    add_weight_and_bias(module, 2, (int64_t[]){out_features, in_features}, in_features, bias);
     return module;
 }
 
@@ -144,18 +125,12 @@ mn_module *mn_batch_norm_layer(mn_context *context, int channels)
     module->options.norm = mn_batch_norm_options_default();
     static const char *const names[] = {"weight", "bias", "running_mean", "running_var"};
     for (int i = BN_WEIGHT; i <= BN_VAR; i++)
-        mn_module_add_slot(
-            module, &(mn_slot_spec){names[i],
-                                    i >= BN_MEAN,
-                                    MN_F32,
-                                    1,
-                                    {channels},
-                                    MN_LAYOUT_PLAIN,
-                                    i == BN_WEIGHT || i == BN_VAR ? MN_INIT_ONE : MN_INIT_ZERO,
-                                    0});
-    mn_module_add_slot(
-        module, &(mn_slot_spec){
-                    "num_batches_tracked", true, MN_I64, 0, {0}, MN_LAYOUT_PLAIN, MN_INIT_ZERO, 0});
+        mn_module_add_slot(module, (mn_slot_spec){.name = names[i],
+                                                  .buffer = i >= BN_MEAN,
+                                                  .ndim = 1,
+                                                  .shape = {channels},
+                                                  .start = i == BN_WEIGHT || i == BN_VAR});
+    mn_module_add_slot(module, (mn_slot_spec){.name = "num_batches_tracked", .buffer = true});
     return module;
 }
 

@@ -5,7 +5,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 mn_module *mn_module_new(mn_context *context, const mn_module_class *class)
 {
@@ -16,30 +15,37 @@ mn_module *mn_module_new(mn_context *context, const mn_module_class *class)
         return NULL;
     module->context = context;
     module->class = class;
+    module->children_end = &module->children;
     module->training = true;
     return module;
 }
 
-void mn_module_add_slot(mn_module *module, const mn_slot_spec *spec)
+void mn_module_add_slot(mn_module *module, mn_slot_spec spec)
 {
-    module->specs[module->slot_count++] = *spec;
+    module->specs[module->slot_count++] = spec;
 }
 
+mn_layout mn_slot_layout(const mn_slot_spec *spec)
+{
+    return spec->ndim == 4 ? MN_LAYOUT_FILTER : MN_LAYOUT_PLAIN;
+}
+
+/* A layer in a chain is the chain's: freeing it does nothing. */
 void mn_module_free(mn_module *module)
 {
-    if (module == NULL)
+    if (module == NULL || module->parent != NULL)
         return;
-    mn_context *context = module->context;
-    for (int i = 0; i < module->child_count; i++) {
-        mn_host_strfree(context, module->children[i].name);
-        mn_module_free(module->children[i].module);
+    for (mn_module *child = module->children, *next; child != NULL; child = next) {
+        next = child->next;
+        child->parent = NULL;
+        mn_module_free(child);
     }
-    mn_host_free(context, module->children, (size_t)module->child_capacity * sizeof(mn_child));
     for (int i = 0; i < module->slot_count; i++)
         mn_release(module->slots[i]);
-    mn_host_free(context, module->parameters,
-                 (size_t)module->parameter_capacity * sizeof(mn_tensor *));
-    mn_host_free(context, module, sizeof *module);
+    mn_host_free(module->context, module->parameters,
+                 (size_t)module->parameter_count * sizeof(mn_tensor *));
+    mn_host_strfree(module->context, module->name);
+    mn_host_free(module->context, module, sizeof *module);
 }
 
 mn_status mn_path_join(mn_context *context, const char *path, const char *name,
@@ -55,10 +61,10 @@ mn_status mn_path_join(mn_context *context, const char *path, const char *name,
 static mn_status walk(mn_module *module, const char *path, mn_module_visit visit, void *user)
 {
     MN_TRY(visit(module, path, user));
-    for (int i = 0; i < module->child_count; i++) {
-        char child[MN_PATH_MAX];
-        MN_TRY(mn_path_join(module->context, path, module->children[i].name, child));
-        MN_TRY(walk(module->children[i].module, child, visit, user));
+    for (mn_module *child = module->children; child != NULL; child = child->next) {
+        char inner[MN_PATH_MAX];
+        MN_TRY(mn_path_join(module->context, path, child->name, inner));
+        MN_TRY(walk(child, inner, visit, user));
     }
     return MN_OK;
 }
@@ -77,12 +83,10 @@ static void draw(mn_context *context, const mn_slot_spec *spec, const char *name
                  double *values)
 {
     mn_stream stream = mn_stream_open(context->seed, MN_STREAM_PARAMETER, name, 0);
-    double bound = 1.0 / sqrt(spec->fan_in > 0 ? spec->fan_in : 1);
-    for (int64_t i = 0; i < count; i++) {
-        double unit = spec->init == MN_INIT_UNIFORM ? (double)mn_stream_uniform(&stream) : 0.0;
-        values[i] = spec->init == MN_INIT_UNIFORM ? (2.0 * unit - 1.0) * bound
-                                                  : (spec->init == MN_INIT_ONE ? 1.0 : 0.0);
-    }
+    double bound = 1.0 / sqrt(spec->fan_in);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = spec->fan_in > 0.0 ? (2.0 * (double)mn_stream_uniform(&stream) - 1.0) * bound
+                                       : spec->start;
 }
 
 static mn_status init_slot(mn_module *module, int index, const char *path)
@@ -92,16 +96,16 @@ static mn_status init_slot(mn_module *module, int index, const char *path)
     char name[MN_PATH_MAX];
     MN_TRY(mn_path_join(context, path, spec->name, name));
     mn_tensor *tensor = module->slots[index];
-    if (tensor == NULL) {
-        tensor = spec->buffer
-                     ? mn_tensor_new_unscoped(context, spec->dtype, spec->ndim, spec->shape)
-                     : mn_parameter_create(context, name, spec->dtype, spec->ndim, spec->shape,
-                                           spec->layout);
+    if (tensor != NULL && !spec->buffer) {
+        MN_TRY(mn_parameter_rename(tensor, name)); /* it may have got a place in a tree since */
+    } else if (tensor == NULL) {
+        tensor = spec->buffer ? mn_tensor_new_unscoped(context, spec->ndim ? MN_F32 : MN_I64,
+                                                       spec->ndim, spec->shape)
+                              : mn_parameter_create(context, name, MN_F32, spec->ndim, spec->shape,
+                                                    mn_slot_layout(spec));
         if (tensor == NULL)
             return mn_error_status(context);
         module->slots[index] = tensor;
-    } else if (!spec->buffer) {
-        MN_TRY(mn_parameter_rename(tensor, name)); /* it may have got a place in a tree since */
     }
     int64_t count = mn_tensor_numel(tensor);
     size_t bytes = (size_t)count * sizeof(double);
@@ -122,42 +126,38 @@ static mn_status init_module(mn_module *module, const char *path, void *user)
     return MN_OK;
 }
 
-static mn_status count_parameters(mn_module *module, const char *path, void *user)
-{
-    (void)path;
-    for (int i = 0; i < module->slot_count; i++)
-        *(int *)user += !module->specs[i].buffer;
-    return MN_OK;
-}
-
-static mn_status collect_parameters(mn_module *module, const char *path, void *user)
+/* Without an array yet it only counts. */
+static mn_status list_parameters(mn_module *module, const char *path, void *user)
 {
     (void)path;
     mn_module *root = user;
-    for (int i = 0; i < module->slot_count; i++)
-        if (!module->specs[i].buffer)
-            root->parameters[root->parameter_count++] = module->slots[i];
+    for (int i = 0; i < module->slot_count; i++) {
+        if (module->specs[i].buffer)
+            continue;
+        if (root->parameters != NULL)
+            root->parameters[root->parameter_count] = module->slots[i];
+        root->parameter_count++;
+    }
     return MN_OK;
 }
 
 mn_status mn_module_init(mn_module *module)
 {
-    if (module == NULL)
-        return MN_ERR_ARGUMENT;
-    int count = 0;
     MN_TRY(mn_module_walk(module, init_module, NULL));
-    MN_TRY(mn_module_walk(module, count_parameters, &count));
-    if (count > module->parameter_capacity) {
-        mn_tensor **list = mn_host_calloc(module->context, (size_t)count, sizeof(mn_tensor *));
-        if (list == NULL)
-            return mn_error_status(module->context);
-        mn_host_free(module->context, module->parameters,
-                     (size_t)module->parameter_capacity * sizeof(mn_tensor *));
-        module->parameters = list;
-        module->parameter_capacity = count;
-    }
+    mn_tensor **list = module->parameters;
+    int before = module->parameter_count;
+    module->parameters = NULL;
     module->parameter_count = 0;
-    return mn_module_walk(module, collect_parameters, module);
+    mn_module_walk(module, list_parameters, module); /* counts; cannot fail where init did not */
+    int count = module->parameter_count;
+    if (count != before) {
+        mn_host_free(module->context, list, (size_t)before * sizeof *list);
+        list = count > 0 ? mn_host_calloc(module->context, (size_t)count, sizeof *list) : NULL;
+    }
+    module->parameters = list;
+    module->parameter_count = 0;
+    return list != NULL ? mn_module_walk(module, list_parameters, module)
+                        : mn_error_status(module->context);
 }
 
 mn_tensor *const *mn_module_parameters(mn_module *module, int *count)
@@ -209,8 +209,8 @@ mn_context *mn_module_context(const mn_module *module)
 static double sum_flops(const mn_module *module)
 {
     double sum = module->flops_per_image;
-    for (int i = 0; i < module->child_count; i++)
-        sum += sum_flops(module->children[i].module);
+    for (const mn_module *child = module->children; child != NULL; child = child->next)
+        sum += sum_flops(child);
     return sum;
 }
 

@@ -4,19 +4,15 @@
 
 #include "models/models.h"
 
-/* How a parameter or buffer starts. UNIFORM: in +-1/sqrt(fan_in), PyTorch's default for convolution
- * and linear layers, weight and bias alike. */
-typedef enum mn_init_kind { MN_INIT_UNIFORM, MN_INIT_ONE, MN_INIT_ZERO } mn_init_kind;
-
+/* A parameter or buffer. With 4 axes it is a convolution's filter, with none a count (i64). */
 typedef struct mn_slot_spec {
     const char *name; /* "weight", static */
     bool buffer;      /* state, but not trained */
-    mn_dtype dtype;
     int ndim;
     int64_t shape[4];
-    mn_layout layout;
-    mn_init_kind init;
-    double fan_in;
+    double fan_in; /* > 0: starts uniform in +-1/sqrt(fan_in), PyTorch's default, weight and bias
+                      alike; else every element starts as `start` */
+    double start;
 } mn_slot_spec;
 
 #define MN_MODULE_SLOTS 5
@@ -26,23 +22,19 @@ typedef struct mn_module_class {
     mn_tensor *(*forward)(mn_module *module, mn_tensor *x);
 } mn_module_class;
 
-typedef struct mn_child {
-    char *name;
-    mn_module *module;
-} mn_child;
-
 struct mn_module {
     mn_context *context;
     const mn_module_class *class;
     mn_module *parent; /* the chain that owns it; NULL for a root */
+    char *name;        /* in that chain */
+    mn_module *next;   /* after it there */
+    mn_module *children, **children_end;
     bool training;
     int slot_count;
     mn_slot_spec specs[MN_MODULE_SLOTS];
     mn_tensor *slots[MN_MODULE_SLOTS]; /* made by mn_module_init */
-    int child_count, child_capacity;
-    mn_child *children;
-    mn_tensor **parameters; /* of the whole tree, for mn_module_parameters */
-    int parameter_count, parameter_capacity;
+    mn_tensor **parameters;            /* of the whole tree, for mn_module_parameters */
+    int parameter_count;
     double flops_per_image; /* of this layer alone, as last run */
     /* Options of the layer; each kind uses its own. */
     union {
@@ -53,7 +45,8 @@ struct mn_module {
 };
 
 mn_module *mn_module_new(mn_context *context, const mn_module_class *class);
-void mn_module_add_slot(mn_module *module, const mn_slot_spec *spec);
+void mn_module_add_slot(mn_module *module, mn_slot_spec spec);
+mn_layout mn_slot_layout(const mn_slot_spec *spec);
 /* Calls visit for every module of the tree, children in order, with its path ("" for the root);
  * stops at the first status that is not MN_OK. */
 typedef mn_status (*mn_module_visit)(mn_module *module, const char *path, void *user);

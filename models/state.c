@@ -10,7 +10,8 @@ static mn_status save_slots(mn_module *module, const char *path, void *user)
     for (int i = 0; i < module->slot_count; i++) {
         char name[MN_PATH_MAX];
         MN_TRY(mn_path_join(module->context, path, module->specs[i].name, name));
-        MN_TRY(mn_state_dict_put_tensor(user, name, module->slots[i], module->specs[i].layout));
+        MN_TRY(mn_state_dict_put_tensor(user, name, module->slots[i],
+                                        mn_slot_layout(&module->specs[i])));
     }
     return MN_OK;
 }
@@ -35,7 +36,6 @@ mn_status mn_module_save_state(mn_module *module, mn_state_dict *dict)
 typedef struct loading {
     const mn_state_dict *dict;
     bool apply;
-    int64_t found;
 } loading;
 
 static mn_status load_slots(mn_module *module, const char *path, void *user)
@@ -44,9 +44,8 @@ static mn_status load_slots(mn_module *module, const char *path, void *user)
     for (int i = 0; i < module->slot_count; i++) {
         char name[MN_PATH_MAX];
         MN_TRY(mn_path_join(module->context, path, module->specs[i].name, name));
-        MN_TRY(mn_state_dict_get_tensor(load->dict, name, module->slots[i], module->specs[i].layout,
-                                        load->apply));
-        load->found++;
+        MN_TRY(mn_state_dict_get_tensor(load->dict, name, module->slots[i],
+                                        mn_slot_layout(&module->specs[i]), load->apply));
     }
     return MN_OK;
 }
@@ -77,14 +76,9 @@ static mn_status search_name(mn_module *module, const char *path, void *user)
     return MN_OK;
 }
 
-static mn_status refuse_unexpected(mn_module *module, const mn_state_dict *dict, int64_t expected)
+static mn_status refuse_unexpected(mn_module *module, const mn_state_dict *dict)
 {
-    int64_t count = 0;
     mn_state_entry entry;
-    for (int64_t i = 0; mn_state_dict_entry(dict, i, &entry); i++)
-        count += !is_foreign(entry.name);
-    if (count == expected)
-        return MN_OK;
     for (int64_t i = 0; mn_state_dict_entry(dict, i, &entry); i++) {
         name_search search = {entry.name, is_foreign(entry.name)};
         if (!search.found)
@@ -101,9 +95,9 @@ mn_status mn_module_load(mn_module *module, const mn_state_dict *dict, bool appl
     MN_TRY(mn_module_walk(module, check_initialised, NULL));
     if (dict == NULL)
         return mn_fail(module->context, MN_ERR_ARGUMENT, "load of a module: dictionary is NULL");
-    loading load = {dict, false, 0};
+    loading load = {dict, false};
     MN_TRY(mn_module_walk(module, load_slots, &load));
-    MN_TRY(refuse_unexpected(module, dict, load.found));
+    MN_TRY(refuse_unexpected(module, dict));
     load.apply = true;
     return apply ? mn_module_walk(module, load_slots, &load) : MN_OK;
 }

@@ -83,16 +83,6 @@ const char *mn_model_name(int index)
     return index >= 0 && index < MODEL_COUNT ? models[index].name : NULL;
 }
 
-static int find_model(mn_context *context, const char *name)
-{
-    for (int i = 0; name != NULL && i < MODEL_COUNT; i++)
-        if (strcmp(models[i].name, name) == 0)
-            return i;
-    mn_fail(context, MN_ERR_ARGUMENT, "there is no model \"%s\"; there are lenet5 and cnn-small",
-            name != NULL ? name : "(null)");
-    return -1;
-}
-
 mn_module *mn_model_create(mn_context *context, const char *name, const mn_model_options *options)
 {
     if (context == NULL || !mn_ok(context))
@@ -100,17 +90,19 @@ mn_module *mn_model_create(mn_context *context, const char *name, const mn_model
     mn_model_options o = mn_model_options_default();
     if (mn_options_copy(&context->error, "mn_model", &o, sizeof o, options) != MN_OK)
         return NULL;
-    int index = find_model(context, name);
-    if (index < 0)
-        return NULL;
-    if (o.channels < 1 || o.classes < 1 || o.height < 1 || o.width < 1 || o.height > MAX_SIDE ||
-        o.width > MAX_SIDE) {
+    int index = 0;
+    while (index < MODEL_COUNT && (name == NULL || strcmp(models[index].name, name) != 0))
+        index++;
+    if (index == MODEL_COUNT)
+        mn_fail(context, MN_ERR_ARGUMENT,
+                "there is no model \"%s\"; there are lenet5 and cnn-small",
+                name != NULL ? name : "(null)");
+    else if (o.channels < 1 || o.classes < 1 || o.height < 1 || o.width < 1 ||
+             o.height > MAX_SIDE || o.width > MAX_SIDE)
         mn_fail(context, MN_ERR_ARGUMENT,
                 "model %s: image size, channels and classes must be at least 1, and the size at "
                 "most %dx%d",
                 name, (int)MAX_SIDE, (int)MAX_SIDE);
-        return NULL;
-    }
     mn_module *net = mn_sequential(context);
     if (net == NULL)
         return NULL;

@@ -32,7 +32,7 @@ mn_tensor *mn_mul(mn_tensor *a, mn_tensor *b)
 
 mn_tensor *mn_relu(mn_tensor *x)
 {
-    return mn_enter(MN_OP_relu, &x, 1, 1) ? mn_apply1(MN_OP_relu, &x, 1, NULL) : NULL;
+    return mn_apply1(MN_OP_relu, &x, 1, NULL);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -40,31 +40,38 @@ mn_tensor *mn_relu(mn_tensor *x)
 mn_tensor *mn_matmul(mn_tensor *a, mn_tensor *b)
 {
     mn_tensor *const inputs[2] = {a, b};
-    const mn_matmul_attributes attributes = {.transpose_a = 0};
-    if (!mn_enter(MN_OP_matmul, inputs, 2, 2))
-        return NULL;
-    return mn_apply1(MN_OP_matmul, inputs, 2, &attributes);
+    return mn_apply1(MN_OP_matmul, inputs, 2, NULL);
 }
 
 mn_tensor *mn_linear(mn_tensor *x, mn_tensor *w, mn_tensor *b)
 {
     mn_tensor *const inputs[3] = {x, w, b};
-    return mn_enter(MN_OP_linear, inputs, 3, 2) ? mn_apply1(MN_OP_linear, inputs, 3, NULL) : NULL;
+    return mn_apply1(MN_OP_linear, inputs, 3, NULL);
 }
 
 mn_tensor *mn_dot(mn_tensor *a, mn_tensor *b)
 {
     mn_tensor *const inputs[2] = {a, b};
-    return mn_enter(MN_OP_dot, inputs, 2, 2) ? mn_apply1(MN_OP_dot, inputs, 2, NULL) : NULL;
+    return mn_apply1(MN_OP_dot, inputs, 2, NULL);
 }
 
 /* ---- along an axis --------------------------------------------------------------------------- */
+
+/* axis in [-ndim, ndim) as one in [0, ndim). */
+static mn_status normalize(mn_context *context, mn_op_id id, int axis, int ndim, int64_t *result)
+{
+    if (axis < -ndim || axis >= ndim)
+        return mn_fail(context, MN_ERR_ARGUMENT, "%s: axis %d is out of range for %d axes",
+                       mn_ops[id].name, axis, ndim);
+    *result = axis < 0 ? axis + ndim : axis;
+    return MN_OK;
+}
 
 static mn_tensor *along_axis(mn_op_id id, mn_tensor *x, int axis)
 {
     mn_axis_attributes attributes = {.axis = 0};
     mn_context *context = mn_enter(id, &x, 1, 1);
-    if (!context || !mn_axis_normalize(context, id, axis, x->ndim, &attributes.axis))
+    if (!context || normalize(context, id, axis, x->ndim, &attributes.axis) != MN_OK)
         return NULL;
     return mn_apply1(id, &x, 1, &attributes);
 }
@@ -87,34 +94,29 @@ mn_tensor *mn_argmax(mn_tensor *x, int axis)
 /* ---- reductions ------------------------------------------------------------------------------ */
 
 /* Bit mask of the axes; none given means all. */
-static bool axis_mask(mn_context *context, mn_op_id id, const mn_tensor *x, int naxes,
-                      const int *axes, int64_t *mask)
+static mn_status axis_mask(mn_context *context, mn_op_id id, const mn_tensor *x, int naxes,
+                           const int *axes, int64_t *mask)
 {
-    if (naxes < 0 || naxes > x->ndim || (naxes > 0 && !axes)) {
-        mn_fail(context, MN_ERR_ARGUMENT, "%s: %d axes given, the input has %d", mn_ops[id].name,
-                naxes, x->ndim);
-        return false;
-    }
+    if (naxes < 0 || naxes > x->ndim || (naxes > 0 && !axes))
+        return mn_fail(context, MN_ERR_ARGUMENT, "%s: %d axes given, the input has %d",
+                       mn_ops[id].name, naxes, x->ndim);
     *mask = naxes == 0 ? (INT64_C(1) << x->ndim) - 1 : 0;
     for (int i = 0; i < naxes; i++) {
-        int64_t axis;
-        if (!mn_axis_normalize(context, id, axes[i], x->ndim, &axis))
-            return false;
-        if (*mask >> axis & 1) {
-            mn_fail(context, MN_ERR_ARGUMENT, "%s: axis %d is given twice", mn_ops[id].name,
-                    axes[i]);
-            return false;
-        }
+        int64_t axis = 0;
+        MN_TRY(normalize(context, id, axes[i], x->ndim, &axis));
+        if (*mask >> axis & 1)
+            return mn_fail(context, MN_ERR_ARGUMENT, "%s: axis %d is given twice", mn_ops[id].name,
+                           axes[i]);
         *mask |= INT64_C(1) << axis;
     }
-    return true;
+    return MN_OK;
 }
 
 static mn_tensor *reduced(mn_op_id id, mn_tensor *x, int naxes, const int *axes, bool keep)
 {
     mn_reduce_attributes attributes = {.keep = keep};
     mn_context *context = mn_enter(id, &x, 1, 1);
-    if (!context || !axis_mask(context, id, x, naxes, axes, &attributes.axes))
+    if (!context || axis_mask(context, id, x, naxes, axes, &attributes.axes) != MN_OK)
         return NULL;
     return mn_apply1(id, &x, 1, &attributes);
 }

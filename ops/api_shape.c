@@ -20,30 +20,17 @@ mn_context *mn_enter(mn_op_id id, mn_tensor *const *inputs, int count, int requi
     return context;
 }
 
-bool mn_axis_normalize(mn_context *context, mn_op_id id, int axis, int ndim, int64_t *result)
-{
-    if (axis < -ndim || axis >= ndim) {
-        mn_fail(context, MN_ERR_ARGUMENT, "%s: axis %d is out of range for %d axes",
-                mn_ops[id].name, axis, ndim);
-        return false;
-    }
-    *result = axis < 0 ? axis + ndim : axis;
-    return true;
-}
-
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 mn_tensor *mn_cast(mn_tensor *x, mn_dtype dtype)
 {
     const mn_cast_attributes attributes = {.dtype = dtype};
-    if (!mn_enter(MN_OP_cast, &x, 1, 1))
-        return NULL;
     return mn_apply1(MN_OP_cast, &x, 1, &attributes);
 }
 
 mn_tensor *mn_clone(mn_tensor *x)
 {
-    return mn_enter(MN_OP_copy, &x, 1, 1) ? mn_apply1(MN_OP_copy, &x, 1, NULL) : NULL;
+    return mn_apply1(MN_OP_copy, &x, 1, NULL);
 }
 
 mn_status mn_tensor_copy(mn_tensor *dst, const mn_tensor *src)
@@ -53,7 +40,7 @@ mn_status mn_tensor_copy(mn_tensor *dst, const mn_tensor *src)
     mn_context *context = mn_enter(MN_OP_assign, inputs, 2, 2);
     if (!context)
         return mn_error_status(mn_tensor_context(dst ? dst : src));
-    bool recording = context->no_grad_depth == 0 && !context->in_backward;
+    bool recording = !context->no_grad && !context->in_backward;
     if (dst->node || (dst->requires_grad && recording))
         return mn_fail(context, MN_ERR_STATE,
                        "tensor_copy: the destination is part of the graph being recorded; write to "
@@ -69,7 +56,6 @@ mn_status mn_tensor_fill(mn_tensor *tensor, double value)
         return MN_ERR_ARGUMENT;
     mn_context *context = tensor->context;
     const mn_value_attributes attributes = {.value = value};
-    MN_TRY(mn_error_status(context));
     MN_TRY(mn_value_check(context, tensor->dtype, value));
     return mn_dispatch(context, &mn_ops[MN_OP_fill], &tensor, 1, &attributes, false, NULL);
 }
@@ -87,48 +73,38 @@ mn_tensor *mn_full(mn_context *context, mn_dtype dtype, int ndim, const int64_t 
 /* ---- reshape --------------------------------------------------------------------------------- */
 
 /* The shape with its -1, if any, worked out from x's number of elements. */
-static bool resolve_shape(mn_context *context, const mn_tensor *x, int ndim, const int64_t *shape,
-                          mn_shape_attributes *to)
+static mn_status resolve_shape(mn_context *context, const mn_tensor *x, int ndim,
+                               const int64_t *shape, mn_shape_attributes *to)
 {
-    char text[MN_SHAPE_TEXT];
-    int unknown = -1;
-    int64_t known = 0;
+    int64_t *unknown = NULL, known;
+    if (ndim < 0 || ndim > MN_MAX_DIMS || (ndim > 0 && !shape))
+        return mn_fail(context, MN_ERR_ARGUMENT, "reshape: a shape of %d axes (at most %d)%s", ndim,
+                       MN_MAX_DIMS, shape ? "" : " is NULL");
     to->ndim = ndim;
     for (int i = 0; i < ndim; i++) {
         to->shape[i] = shape[i];
         if (shape[i] != -1)
             continue;
-        if (unknown >= 0) {
-            mn_fail(context, MN_ERR_ARGUMENT, "reshape: %s has more than one -1",
-                    mn_shape_text(ndim, shape, text, sizeof text));
-            return false;
-        }
-        unknown = i;
-        to->shape[i] = 1;
+        if (unknown)
+            return mn_fail(context, MN_ERR_ARGUMENT, "reshape: %s has more than one -1",
+                           mn_shape_text(ndim, shape, (mn_shape_buffer){0}));
+        unknown = &to->shape[i];
+        *unknown = 1;
     }
-    if (unknown < 0)
-        return true;
-    if (!mn_shape_numel(ndim, to->shape, &known) || known == 0 || x->numel % known != 0) {
-        mn_fail(context, MN_ERR_SHAPE, "reshape: %lld elements do not fit %s", (long long)x->numel,
-                mn_shape_text(ndim, shape, text, sizeof text));
-        return false;
-    }
-    to->shape[unknown] = x->numel / known;
-    return true;
+    if (!unknown)
+        return MN_OK;
+    if (!mn_shape_numel(ndim, to->shape, &known) || known == 0 || x->numel % known != 0)
+        return mn_fail(context, MN_ERR_SHAPE, "reshape: %lld elements do not fit %s",
+                       (long long)x->numel, mn_shape_text(ndim, shape, (mn_shape_buffer){0}));
+    *unknown = x->numel / known;
+    return MN_OK;
 }
 
 mn_tensor *mn_reshape(mn_tensor *x, int ndim, const int64_t *shape)
 {
     mn_shape_attributes to = {.ndim = 0};
     mn_context *context = mn_enter(MN_OP_reshape, &x, 1, 1);
-    if (!context)
-        return NULL;
-    if (ndim < 0 || ndim > MN_MAX_DIMS || (ndim > 0 && !shape)) {
-        mn_fail(context, MN_ERR_ARGUMENT, "reshape: a shape of %d axes (at most %d)%s", ndim,
-                MN_MAX_DIMS, shape ? "" : " is NULL");
-        return NULL;
-    }
-    if (!resolve_shape(context, x, ndim, shape, &to))
+    if (!context || resolve_shape(context, x, ndim, shape, &to) != MN_OK)
         return NULL;
     return mn_apply1(MN_OP_reshape, &x, 1, &to);
 }

@@ -6,54 +6,51 @@
 /* ---- convolution and pooling ----------------------------------------------------------------- */
 
 /* One of the two gradients: g with the other operand, told the extents of the one wanted. */
-static mn_tensor *convolution_gradient(mn_backward_call *call, mn_op_id id, int wanted)
+static mn_status give_convolution(mn_backward_call *call, mn_op_id id, int wanted)
 {
     mn_conv2d_attributes attributes;
     mn_tensor *const inputs[2] = {call->grad_out[0], call->in[1 - wanted]};
     memcpy(&attributes, call->attributes, sizeof attributes);
     attributes.extent[0] = call->in_view[wanted].shape[1];
     attributes.extent[1] = call->in_view[wanted].shape[2];
-    return mn_apply1(id, inputs, 2, &attributes);
+    return mn_give_result(call, wanted, id, inputs, 2, &attributes);
 }
 
 mn_status mn_backward_conv2d(mn_backward_call *call)
 {
-    if (call->needs[0]) {
-        mn_tensor *dx = convolution_gradient(call, MN_OP_conv2d_backward_input, 0);
-        MN_TRY(mn_give_gradient(call, 0, dx));
-    }
-    if (call->needs[1]) {
-        mn_tensor *dw = convolution_gradient(call, MN_OP_conv2d_backward_weight, 1);
-        MN_TRY(mn_give_gradient(call, 1, dw));
-    }
+    const mn_reduce_attributes positions = {.axes = 0x7}; /* n, p, q */
+    if (call->needs[0])
+        MN_TRY(give_convolution(call, MN_OP_conv2d_backward_input, 0));
+    if (call->needs[1])
+        MN_TRY(give_convolution(call, MN_OP_conv2d_backward_weight, 1));
     if (!call->needs[2])
         return MN_OK;
-    const mn_reduce_attributes positions = {.axes = 0x7}; /* n, p, q */
-    mn_tensor *db = mn_apply1(MN_OP_sum, &call->grad_out[0], 1, &positions);
-    return mn_give_gradient(call, 2, db);
+    return mn_give_result(call, 2, MN_OP_sum, call->grad_out, 1, &positions);
 }
 
 mn_status mn_backward_max_pool2d(mn_backward_call *call)
 {
     mn_tensor *const inputs[2] = {call->grad_out[0], call->in[0]};
-    mn_tensor *dx = mn_apply1(MN_OP_max_pool2d_backward, inputs, 2, call->attributes);
-    return mn_give_gradient(call, 0, dx);
+    return mn_give_result(call, 0, MN_OP_max_pool2d_backward, inputs, 2, call->attributes);
 }
 
 mn_status mn_backward_global_avg_pool2d(mn_backward_call *call)
 {
     const mn_extent_attributes image = {.height = call->in_view[0].shape[1],
                                         .width = call->in_view[0].shape[2]};
-    mn_tensor *dx = mn_apply1(MN_OP_global_avg_pool2d_backward, &call->grad_out[0], 1, &image);
-    return mn_give_gradient(call, 0, dx);
+    return mn_give_result(call, 0, MN_OP_global_avg_pool2d_backward, call->grad_out, 1, &image);
 }
 
 /* ---- batch normalization --------------------------------------------------------------------- */
 
-static mn_status batch_norm_gradients(mn_backward_call *call, mn_op_id id, mn_tensor *mean,
-                                      mn_tensor *second)
+/* Also of batch_norm_inference. */
+mn_status mn_backward_batch_norm(mn_backward_call *call)
 {
-    mn_tensor *const inputs[5] = {call->grad_out[0], call->in[0], call->in[1], mean, second};
+    const bool training = call->op == &mn_ops[MN_OP_batch_norm];
+    mn_op_id id = training ? MN_OP_batch_norm_backward : MN_OP_batch_norm_inference_backward;
+    mn_tensor *const *statistics = training ? &call->out[1] : &call->in[3];
+    mn_tensor *const inputs[5] = {call->grad_out[0], call->in[0], call->in[1], statistics[0],
+                                  statistics[1]};
     mn_tensor *gradients[MN_MAX_OUTPUTS] = {NULL};
     if (!call->grad_out[0])
         return MN_OK; /* only the statistics were used, and nothing flows through them */
@@ -65,34 +62,15 @@ static mn_status batch_norm_gradients(mn_backward_call *call, mn_op_id id, mn_te
     return MN_OK;
 }
 
-mn_status mn_backward_batch_norm(mn_backward_call *call)
-{
-    return batch_norm_gradients(call, MN_OP_batch_norm_backward, call->out[1], call->out[2]);
-}
-
-mn_status mn_backward_batch_norm_inference(mn_backward_call *call)
-{
-    return batch_norm_gradients(call, MN_OP_batch_norm_inference_backward, call->in[3],
-                                call->in[4]);
-}
-
 /* ---- softmax and loss ------------------------------------------------------------------------ */
 
-static mn_status softmax_gradient(mn_backward_call *call, mn_op_id id)
-{
-    mn_tensor *const inputs[2] = {call->grad_out[0], call->out[0]};
-    mn_tensor *dx = mn_apply1(id, inputs, 2, call->attributes);
-    return mn_give_gradient(call, 0, dx);
-}
-
-mn_status mn_backward_log_softmax(mn_backward_call *call)
-{
-    return softmax_gradient(call, MN_OP_log_softmax_backward);
-}
-
+/* Also of log_softmax. */
 mn_status mn_backward_softmax(mn_backward_call *call)
 {
-    return softmax_gradient(call, MN_OP_softmax_backward);
+    const bool is_log = call->op == &mn_ops[MN_OP_log_softmax];
+    mn_tensor *const inputs[2] = {call->grad_out[0], call->out[0]};
+    return mn_give_result(call, 0, is_log ? MN_OP_log_softmax_backward : MN_OP_softmax_backward,
+                          inputs, 2, call->attributes);
 }
 
 mn_status mn_backward_cross_entropy(mn_backward_call *call)
@@ -100,17 +78,18 @@ mn_status mn_backward_cross_entropy(mn_backward_call *call)
     mn_tensor *const inputs[4] = {call->grad_out[0], call->in[0], call->in[1], call->out[1]};
     if (!call->grad_out[0])
         return MN_OK; /* only lse was used, and nothing flows through it */
-    return mn_give_gradient(call, 0, mn_apply1(MN_OP_cross_entropy_backward, inputs, 4, NULL));
+    return mn_give_result(call, 0, MN_OP_cross_entropy_backward, inputs, 4, NULL);
 }
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 
-/* g, with its reduced axes put back as 1, times scale, broadcast to x. */
-static mn_status spread(mn_backward_call *call, double scale)
+/* Also of mean: g, with its reduced axes put back as 1, times scale, broadcast to x. */
+mn_status mn_backward_sum(mn_backward_call *call)
 {
     const mn_reduce_attributes *reduce = call->attributes;
     const mn_view *x = &call->in_view[0];
-    mn_cast_attributes narrow = {.dtype = x->dtype};
+    const mn_cast_attributes narrow = {.dtype = x->dtype};
+    const double count = call->op == &mn_ops[MN_OP_mean] ? mn_extent_of(x, reduce->axes) : 1;
     mn_tensor *g = call->grad_out[0];
     int64_t shape[MN_MAX_DIMS];
     for (int i = 0; i < x->ndim; i++)
@@ -119,23 +98,7 @@ static mn_status spread(mn_backward_call *call, double scale)
         g = mn_apply1(MN_OP_cast, &g, 1, &narrow);
     if (!reduce->keep)
         g = mn_reshape_to(g, x->ndim, shape);
-    return mn_give_gradient(call, 0, mn_expand_to(g, x, scale));
-}
-
-mn_status mn_backward_sum(mn_backward_call *call)
-{
-    return spread(call, 1);
-}
-
-mn_status mn_backward_mean(mn_backward_call *call)
-{
-    const mn_reduce_attributes *reduce = call->attributes;
-    double count = 1;
-    for (int i = 0; i < call->in_view[0].ndim; i++) {
-        if (reduce->axes >> i & 1)
-            count *= (double)call->in_view[0].shape[i];
-    }
-    return spread(call, count > 0 ? 1 / count : 0);
+    return mn_give_gradient(call, 0, mn_expand_to(g, x, count > 0 ? 1 / count : 0));
 }
 
 /* ---- loss scaling ---------------------------------------------------------------------------- */

@@ -42,6 +42,12 @@ static mn_tensor *reduce_to(mn_tensor *x, const mn_view *like)
     return mn_apply1(MN_OP_reduce_to, &x, 1, &to);
 }
 
+mn_status mn_give_result(mn_backward_call *call, int input, mn_op_id id, mn_tensor *const *inputs,
+                         int count, const void *attributes)
+{
+    return mn_give_gradient(call, input, mn_apply1(id, inputs, count, attributes));
+}
+
 mn_status mn_give_gradient(mn_backward_call *call, int input, mn_tensor *gradient)
 {
     const mn_view *like = &call->in_view[input];
@@ -50,10 +56,11 @@ mn_status mn_give_gradient(mn_backward_call *call, int input, mn_tensor *gradien
     return gradient ? MN_OK : mn_error_status(call->context);
 }
 
-static mn_tensor *binary(mn_op_id id, mn_tensor *a, mn_tensor *b)
+/* The gradient is a binary op of g and another tensor. */
+static mn_status give_binary(mn_backward_call *call, int input, mn_op_id id, mn_tensor *b)
 {
-    mn_tensor *const inputs[2] = {a, b};
-    return mn_apply1(id, inputs, 2, NULL);
+    mn_tensor *const inputs[2] = {call->grad_out[0], b};
+    return mn_give_result(call, input, id, inputs, 2, NULL);
 }
 
 /* ---- moving elements ------------------------------------------------------------------------- */
@@ -62,11 +69,6 @@ mn_status mn_backward_reshape(mn_backward_call *call)
 {
     const mn_view *x = &call->in_view[0];
     return mn_give_gradient(call, 0, mn_reshape_to(call->grad_out[0], x->ndim, x->shape));
-}
-
-mn_status mn_backward_cast(mn_backward_call *call)
-{
-    return mn_give_gradient(call, 0, call->grad_out[0]);
 }
 
 mn_status mn_backward_copy(mn_backward_call *call)
@@ -80,8 +82,7 @@ mn_status mn_backward_permute(mn_backward_call *call)
     mn_permute_attributes inverse = {.axes = {0}};
     for (int i = 0; i < call->in_view[0].ndim; i++)
         inverse.axes[forward->axes[i]] = i;
-    mn_tensor *g = mn_apply1(MN_OP_permute, &call->grad_out[0], 1, &inverse);
-    return mn_give_gradient(call, 0, g);
+    return mn_give_result(call, 0, MN_OP_permute, call->grad_out, 1, &inverse);
 }
 
 mn_status mn_backward_expand(mn_backward_call *call)
@@ -110,28 +111,25 @@ mn_status mn_backward_add(mn_backward_call *call)
     return MN_OK;
 }
 
+/* Also of dot, where g broadcasts. */
 mn_status mn_backward_mul(mn_backward_call *call)
 {
     for (int i = 0; i < 2; i++) {
-        if (!call->needs[i])
-            continue;
-        mn_tensor *g = binary(MN_OP_mul, call->grad_out[0], call->in[1 - i]);
-        MN_TRY(mn_give_gradient(call, i, g));
+        if (call->needs[i])
+            MN_TRY(give_binary(call, i, MN_OP_mul, call->in[1 - i]));
     }
     return MN_OK;
 }
 
 mn_status mn_backward_relu(mn_backward_call *call)
 {
-    mn_tensor *g = binary(MN_OP_relu_backward, call->grad_out[0], call->out[0]);
-    return mn_give_gradient(call, 0, g);
+    return give_binary(call, 0, MN_OP_relu_backward, call->out[0]);
 }
 
 /* relu_backward is linear in g with the same mask. */
 mn_status mn_backward_relu_backward(mn_backward_call *call)
 {
-    mn_tensor *g = binary(MN_OP_relu_backward, call->grad_out[0], call->in[1]);
-    return mn_give_gradient(call, 0, g);
+    return give_binary(call, 0, MN_OP_relu_backward, call->in[1]);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -191,9 +189,4 @@ mn_status mn_backward_linear(mn_backward_call *call)
         MN_TRY(mn_give_gradient(call, 1, matmul(g, true, matrix, false)));
     }
     return call->needs[2] ? mn_give_gradient(call, 2, sum_rows(g)) : MN_OK;
-}
-
-mn_status mn_backward_dot(mn_backward_call *call)
-{
-    return mn_backward_mul(call); /* g broadcasts */
 }

@@ -36,9 +36,19 @@ mn_status mn_op_check(mn_context *context, const mn_op *op)
     return MN_OK;
 }
 
-static bool is_required(const mn_op *op, int input)
+static bool overlap(const mn_tensor *a, const mn_tensor *b)
 {
-    return input < op->min_inputs && !(op->optional >> input & 1u);
+    return a->storage == b->storage && a->offset < b->offset + mn_tensor_bytes(b) &&
+           b->offset < a->offset + mn_tensor_bytes(a);
+}
+
+/* Whether input i, which is written, may not share the memory of input j. It may only for an op
+ * that works in place, element by element: one with outputs still reads the other input later. */
+static bool is_alias(const mn_op *op, const mn_tensor *i, const mn_tensor *j, bool both_written)
+{
+    bool same =
+        op->outputs == 0 && i->offset == j->offset && i->dtype == j->dtype && i->numel == j->numel;
+    return overlap(i, j) && (!same || both_written);
 }
 
 static mn_status check_inputs(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
@@ -48,33 +58,16 @@ static mn_status check_inputs(mn_context *context, const mn_op *op, mn_tensor *c
         return mn_fail(context, MN_ERR_ARGUMENT, "%s: %d inputs, takes %d to %d", op->name, count,
                        op->min_inputs, op->max_inputs);
     for (int i = 0; i < count; i++) {
-        if (!inputs[i] && is_required(op, i))
+        bool required = i < op->min_inputs && !(op->optional >> i & 1u);
+        if (!inputs[i] && required)
             return mn_fail(context, MN_ERR_ARGUMENT, "%s: argument %d is NULL", op->name, i + 1);
         if (inputs[i] && inputs[i]->context != context)
             return mn_fail(context, MN_ERR_ARGUMENT, "%s: argument %d belongs to another context",
                            op->name, i + 1);
     }
-    return MN_OK;
-}
-
-static bool overlap(const mn_tensor *a, const mn_tensor *b)
-{
-    return a->storage == b->storage && a->offset < b->offset + mn_tensor_bytes(b) &&
-           b->offset < a->offset + mn_tensor_bytes(a);
-}
-
-/* What is written may not be another input too, unless element by element in the same place. */
-static mn_status check_aliases(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
-                               int count)
-{
     for (int i = 0; i < count; i++) {
-        for (int j = 0; j < count; j++) {
-            if (i == j || !inputs[i] || !inputs[j] || !(op->mutates >> i & 1u) ||
-                !overlap(inputs[i], inputs[j]))
-                continue;
-            bool same =
-                inputs[i]->offset == inputs[j]->offset && inputs[i]->dtype == inputs[j]->dtype;
-            if (!same || (op->mutates >> j & 1u))
+        for (int j = 0; j < count && inputs[i] && op->mutates >> i & 1u; j++) {
+            if (i != j && inputs[j] && is_alias(op, inputs[i], inputs[j], op->mutates >> j & 1u))
                 return mn_fail(context, MN_ERR_ARGUMENT,
                                "%s: argument %d is written, but shares memory with argument %d",
                                op->name, i + 1, j + 1);
@@ -109,10 +102,9 @@ static mn_status infer_outputs(mn_context *context, mn_call *call, bool f32_outp
                       .attributes = call->attributes.bytes,
                       .f32_output = f32_output,
                       .output_count = call->output_count};
-    for (int i = 0; i < call->input_count; i++) {
-        infer.in[i] = call->in[i];
+    memcpy(infer.in, call->in, sizeof infer.in);
+    for (int i = 0; i < call->input_count; i++)
         infer.in[i].data = NULL;
-    }
     mn_status status = call->op->infer(&infer);
     if (status != MN_OK)
         return mn_fail(context, status, "%s: the shape rule refused the inputs", call->op->name);
@@ -168,14 +160,9 @@ mn_served_by mn_op_served_by(const mn_context *context, const mn_op *op, mn_dtyp
     if (has_reference)
         return MN_SERVED_REFERENCE;
     /* Not f64: that would narrow. */
-    if ((dtype == MN_F16 || dtype == MN_BF16) && kernel->run && kernel->dtypes >> MN_F32 & 1u)
+    if (mn_is_16_bit(dtype) && kernel->run && kernel->dtypes >> MN_F32 & 1u)
         return MN_SERVED_WIDENED;
     return MN_SERVED_NONE;
-}
-
-static mn_dtype deciding_dtype(const mn_call *call)
-{
-    return call->input_count > 0 ? call->in[0].dtype : call->out[0].dtype;
 }
 
 static void run_on_cpu(const void *record)
@@ -273,8 +260,7 @@ static mn_status run_in_f32(mn_context *context, const mn_call *call, mn_tensor 
 {
     mn_tensor *wide[MN_MAX_INPUTS] = {NULL};
     for (int i = 0; i < call->input_count; i++) {
-        bool is_16_bit = call->in[i].dtype == MN_F16 || call->in[i].dtype == MN_BF16;
-        wide[i] = is_16_bit ? cast_to(context, inputs[i], MN_F32) : inputs[i];
+        wide[i] = mn_is_16_bit(call->in[i].dtype) ? cast_to(context, inputs[i], MN_F32) : inputs[i];
         if (inputs[i] && !wide[i])
             return mn_error_status(context);
     }
@@ -308,7 +294,7 @@ static mn_status serve(mn_context *context, mn_call *call, mn_tensor *const *inp
 {
     if (call->op->flags & MN_OP_VIEW)
         return make_view(context, call, inputs, outputs);
-    mn_dtype dtype = deciding_dtype(call);
+    mn_dtype dtype = call->input_count > 0 ? call->in[0].dtype : call->out[0].dtype;
     mn_served_by served = mn_op_served_by(context, call->op, dtype);
     if (served == MN_SERVED_NONE)
         return mn_fail(context, MN_ERR_UNSUPPORTED, "%s: no kernel for %s on device %s",
@@ -318,26 +304,18 @@ static mn_status serve(mn_context *context, mn_call *call, mn_tensor *const *inp
     return run_call(context, served, call, inputs, outputs);
 }
 
-static mn_status dispatch(mn_context *context, const mn_op *op, mn_tensor *const *inputs, int count,
-                          const void *attributes, bool f32_output, mn_tensor **outputs)
-{
-    mn_call call;
-    MN_TRY(check_inputs(context, op, inputs, count));
-    if (op->mutates)
-        MN_TRY(check_aliases(context, op, inputs, count));
-    start_call(context, op, inputs, count, attributes, &call);
-    MN_TRY(infer_outputs(context, &call, f32_output));
-    return serve(context, &call, inputs, outputs);
-}
-
 mn_status mn_dispatch(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
                       int input_count, const void *attributes, bool f32_output, mn_tensor **outputs)
 {
     mn_tensor *results[MN_MAX_OUTPUTS] = {NULL};
+    mn_call call;
     MN_TRY(mn_op_check(context, op));
     for (int i = 0; i < op->outputs; i++)
         outputs[i] = NULL;
-    MN_TRY(dispatch(context, op, inputs, input_count, attributes, f32_output, results));
+    MN_TRY(check_inputs(context, op, inputs, input_count));
+    start_call(context, op, inputs, input_count, attributes, &call);
+    MN_TRY(infer_outputs(context, &call, f32_output));
+    MN_TRY(serve(context, &call, inputs, results));
     for (int i = 0; i < op->outputs; i++)
         outputs[i] = results[i];
     return MN_OK;

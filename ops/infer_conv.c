@@ -3,11 +3,26 @@
 
 static const char *const axis_names[2] = {"height", "width"};
 
-/* Result extents [P, Q] of windows over an image's height and width. */
-static mn_status window_counts(mn_infer *infer, const int64_t image[2], const int64_t kernel[2],
-                               const int64_t stride[2], const int64_t padding[2],
-                               const int64_t dilation[2], int64_t count[2])
+static mn_status need_images(mn_infer *infer, int input, const char *name)
 {
+    MN_TRY(mn_need_ndim(infer, input, name, 4));
+    return mn_need_float(infer, input, name);
+}
+
+static mn_status need_pixels(mn_infer *infer, int input)
+{
+    for (int i = 0; i < 2; i++) {
+        if (infer->in[input].shape[1 + i] == 0)
+            return mn_infer_error(infer, MN_ERR_SHAPE, "the image has no %s", axis_names[i]);
+    }
+    return MN_OK;
+}
+
+/* Result extents [P, Q] of windows over an image's height and width. */
+static mn_status window_counts(mn_infer *infer, const mn_conv2d_attributes *conv,
+                               const int64_t image[2], const int64_t kernel[2], int64_t count[2])
+{
+    const int64_t *stride = conv->stride, *padding = conv->padding, *dilation = conv->dilation;
     for (int i = 0; i < 2; i++) {
         if (stride[i] < 1 || padding[i] < 0 || dilation[i] < 1 || kernel[i] < 1)
             return mn_infer_error(infer, MN_ERR_ARGUMENT,
@@ -23,13 +38,6 @@ static mn_status window_counts(mn_infer *infer, const int64_t image[2], const in
                                   (long long)image[i], (long long)padding[i]);
     }
     return MN_OK;
-}
-
-static mn_status convolution_counts(mn_infer *infer, const int64_t image[2],
-                                    const int64_t kernel[2], int64_t count[2])
-{
-    const mn_conv2d_attributes *conv = infer->attributes;
-    return window_counts(infer, image, kernel, conv->stride, conv->padding, conv->dilation, count);
 }
 
 static mn_status check_groups(mn_infer *infer, int64_t channels, const char *what)
@@ -50,19 +58,17 @@ static mn_status check_filter(mn_infer *infer)
 {
     const mn_conv2d_attributes *conv = infer->attributes;
     const mn_view *x = &infer->in[0], *w = &infer->in[1];
-    MN_TRY(mn_need_ndim(infer, 0, "the input", 4));
+    MN_TRY(need_images(infer, 0, "the input"));
     MN_TRY(mn_need_ndim(infer, 1, "the weight", 4));
-    MN_TRY(mn_need_float(infer, 0, "the input"));
     MN_TRY(mn_need_same_dtype(infer, 1, 0));
     MN_TRY(check_groups(infer, x->shape[3], "input"));
     MN_TRY(check_groups(infer, w->shape[0], "output"));
     if (w->shape[3] == x->shape[3] / conv->groups)
         return MN_OK;
-    char shape[MN_SHAPE_TEXT];
     return mn_infer_error(infer, MN_ERR_SHAPE,
                           "weight %s expects %lld input channels per group, the input has %lld "
                           "(groups %lld)",
-                          mn_shape_text(4, w->shape, shape, sizeof shape), (long long)w->shape[3],
+                          mn_shape_text(4, w->shape, (mn_shape_buffer){0}), (long long)w->shape[3],
                           (long long)(x->shape[3] / conv->groups), (long long)conv->groups);
 }
 
@@ -71,11 +77,8 @@ mn_status mn_infer_conv2d(mn_infer *infer)
     const mn_view *x = &infer->in[0], *w = &infer->in[1];
     int64_t shape[4];
     MN_TRY(check_filter(infer));
-    MN_TRY(convolution_counts(infer, x->shape + 1, w->shape + 1, shape + 1));
-    if (infer->in[2].present) {
-        MN_TRY(mn_need_same_dtype(infer, 2, 0));
-        MN_TRY(mn_need_shape(infer, 2, "the bias", 1, w->shape));
-    }
+    MN_TRY(window_counts(infer, infer->attributes, x->shape + 1, w->shape + 1, shape + 1));
+    MN_TRY(mn_need_bias(infer));
     shape[0] = x->shape[0];
     shape[3] = w->shape[0];
     mn_output(infer, 0, x->dtype, 4, shape);
@@ -85,9 +88,8 @@ mn_status mn_infer_conv2d(mn_infer *infer)
 /* What both gradients of a convolution ask of their inputs. */
 static mn_status check_gradient(mn_infer *infer, const char *second)
 {
-    MN_TRY(mn_need_ndim(infer, 0, "the gradient", 4));
+    MN_TRY(need_images(infer, 0, "the gradient"));
     MN_TRY(mn_need_ndim(infer, 1, second, 4));
-    MN_TRY(mn_need_float(infer, 0, "the gradient"));
     return mn_need_same_dtype(infer, 1, 0);
 }
 
@@ -101,7 +103,7 @@ mn_status mn_infer_conv2d_backward_input(mn_infer *infer)
         return mn_infer_error(infer, MN_ERR_SHAPE, "the weight has %lld channels per group",
                               (long long)w->shape[3]);
     int64_t result[4] = {g->shape[0], 0, 0, w->shape[0]};
-    MN_TRY(convolution_counts(infer, conv->extent, w->shape + 1, result + 1));
+    MN_TRY(window_counts(infer, conv, conv->extent, w->shape + 1, result + 1));
     MN_TRY(mn_need_shape(infer, 0, "the gradient", 4, result));
     const int64_t shape[4] = {g->shape[0], conv->extent[0], conv->extent[1],
                               w->shape[3] * conv->groups};
@@ -117,7 +119,7 @@ mn_status mn_infer_conv2d_backward_weight(mn_infer *infer)
     MN_TRY(check_groups(infer, g->shape[3], "output"));
     MN_TRY(check_groups(infer, x->shape[3], "input"));
     int64_t result[4] = {x->shape[0], 0, 0, g->shape[3]};
-    MN_TRY(convolution_counts(infer, x->shape + 1, conv->extent, result + 1));
+    MN_TRY(window_counts(infer, conv, x->shape + 1, conv->extent, result + 1));
     MN_TRY(mn_need_shape(infer, 0, "the gradient", 4, result));
     const int64_t shape[4] = {g->shape[3], conv->extent[0], conv->extent[1],
                               x->shape[3] / conv->groups};
@@ -129,22 +131,21 @@ mn_status mn_infer_conv2d_backward_weight(mn_infer *infer)
 static mn_status pooled_shape(mn_infer *infer, int input, int64_t shape[4])
 {
     const mn_pool2d_attributes *pool = infer->attributes;
-    static const int64_t ones[2] = {1, 1};
     const mn_view *x = &infer->in[input];
-    MN_TRY(mn_need_ndim(infer, input, "the input", 4));
-    MN_TRY(mn_need_float(infer, input, "the input"));
+    mn_conv2d_attributes windows = {.dilation = {1, 1}};
+    MN_TRY(need_images(infer, input, "the input"));
+    MN_TRY(need_pixels(infer, input));
     for (int i = 0; i < 2; i++) {
         if (pool->padding[i] > pool->kernel[i] / 2)
             return mn_infer_error(
                 infer, MN_ERR_ARGUMENT, "%s: padding %lld is more than half the kernel of %lld",
                 axis_names[i], (long long)pool->padding[i], (long long)pool->kernel[i]);
-        if (x->shape[1 + i] == 0)
-            return mn_infer_error(infer, MN_ERR_SHAPE, "the image has no %s", axis_names[i]);
+        windows.stride[i] = pool->stride[i];
+        windows.padding[i] = pool->padding[i];
     }
     shape[0] = x->shape[0];
     shape[3] = x->shape[3];
-    return window_counts(infer, x->shape + 1, pool->kernel, pool->stride, pool->padding, ones,
-                         shape + 1);
+    return window_counts(infer, &windows, x->shape + 1, pool->kernel, shape + 1);
 }
 
 mn_status mn_infer_max_pool2d(mn_infer *infer)
@@ -168,12 +169,8 @@ mn_status mn_infer_max_pool2d_backward(mn_infer *infer)
 mn_status mn_infer_global_avg_pool2d(mn_infer *infer)
 {
     const mn_view *x = &infer->in[0];
-    MN_TRY(mn_need_ndim(infer, 0, "the input", 4));
-    MN_TRY(mn_need_float(infer, 0, "the input"));
-    for (int i = 0; i < 2; i++) {
-        if (x->shape[1 + i] == 0)
-            return mn_infer_error(infer, MN_ERR_SHAPE, "the image has no %s", axis_names[i]);
-    }
+    MN_TRY(need_images(infer, 0, "the input"));
+    MN_TRY(need_pixels(infer, 0));
     const int64_t shape[2] = {x->shape[0], x->shape[3]};
     mn_output(infer, 0, x->dtype, 2, shape);
     return MN_OK;

@@ -1,37 +1,19 @@
 /* ops/infer_math.c: shape rules of elementwise ops and matrix products. */
 #include "ops/internal.h"
 
-static mn_status infer_binary(mn_infer *infer)
+mn_status mn_infer_binary(mn_infer *infer)
 {
     const mn_view *a = &infer->in[0], *b = &infer->in[1];
     int64_t shape[MN_MAX_DIMS];
     int ndim;
     MN_TRY(mn_need_same_dtype(infer, 1, 0));
-    if (!mn_broadcast(a, b, &ndim, shape)) {
-        char left[MN_SHAPE_TEXT], right[MN_SHAPE_TEXT];
+    if (!mn_broadcast(a, b, &ndim, shape))
         return mn_infer_error(infer, MN_ERR_SHAPE,
                               "shapes %s and %s do not broadcast: counted from the last axis, "
                               "extents must be equal or 1",
-                              mn_shape_text(a->ndim, a->shape, left, sizeof left),
-                              mn_shape_text(b->ndim, b->shape, right, sizeof right));
-    }
+                              mn_shape_text(a->ndim, a->shape, (mn_shape_buffer){0}),
+                              mn_shape_text(b->ndim, b->shape, (mn_shape_buffer){0}));
     mn_output(infer, 0, a->dtype, ndim, shape);
-    return MN_OK;
-}
-
-mn_status mn_infer_add(mn_infer *infer)
-{
-    return infer_binary(infer);
-}
-
-mn_status mn_infer_mul(mn_infer *infer)
-{
-    return infer_binary(infer);
-}
-
-mn_status mn_infer_relu(mn_infer *infer)
-{
-    mn_output_like(infer, 0, 0);
     return MN_OK;
 }
 
@@ -44,41 +26,30 @@ mn_status mn_infer_relu_backward(mn_infer *infer)
     return MN_OK;
 }
 
-/* Rows and columns of a matrix operand as it enters the product. */
-static void matrix_shape(const mn_view *x, bool transposed, int64_t *rows, int64_t *columns)
-{
-    int64_t first = x->shape[x->ndim - 2], second = x->shape[x->ndim - 1];
-    *rows = transposed ? second : first;
-    *columns = transposed ? first : second;
-}
-
-/* The view without its last two axes. */
-static mn_view leading_axes(const mn_view *x)
-{
-    mn_view leading = *x;
-    leading.ndim = x->ndim - 2;
-    return leading;
-}
-
 mn_status mn_infer_matmul(mn_infer *infer)
 {
     const mn_matmul_attributes *attributes = infer->attributes;
     const mn_view *a = &infer->in[0], *b = &infer->in[1];
+    const bool ta = attributes->transpose_a != 0, tb = attributes->transpose_b != 0;
+    mn_view a_leading = *a, b_leading = *b;
     int64_t shape[MN_MAX_DIMS], m, k, n, k_of_b;
     int ndim;
     if (a->ndim < 2 || b->ndim < 2)
         return mn_infer_error(infer, MN_ERR_SHAPE, "both inputs must have at least 2 axes");
     MN_TRY(mn_need_float(infer, 0, "a"));
     MN_TRY(mn_need_same_dtype(infer, 1, 0));
-    matrix_shape(a, attributes->transpose_a != 0, &m, &k);
-    matrix_shape(b, attributes->transpose_b != 0, &k_of_b, &n);
+    m = a->shape[a->ndim - (ta ? 1 : 2)];
+    k = a->shape[a->ndim - (ta ? 2 : 1)];
+    k_of_b = b->shape[b->ndim - (tb ? 1 : 2)];
+    n = b->shape[b->ndim - (tb ? 2 : 1)];
     if (k != k_of_b)
         return mn_infer_error(infer, MN_ERR_SHAPE,
                               "a [%lld,%lld] times b [%lld,%lld]: the inner extents %lld and %lld "
                               "must be equal",
                               (long long)m, (long long)k, (long long)k_of_b, (long long)n,
                               (long long)k, (long long)k_of_b);
-    const mn_view a_leading = leading_axes(a), b_leading = leading_axes(b);
+    a_leading.ndim -= 2;
+    b_leading.ndim -= 2;
     if (!mn_broadcast(&a_leading, &b_leading, &ndim, shape))
         return mn_infer_error(infer, MN_ERR_SHAPE, "the axes before the last two do not broadcast");
     shape[ndim] = m;
@@ -101,10 +72,7 @@ mn_status mn_infer_linear(mn_infer *infer)
                               "weight [%lld,%lld] expects %lld input features, the input has %lld",
                               (long long)w->shape[0], (long long)w->shape[1],
                               (long long)w->shape[1], (long long)features);
-    if (infer->in[2].present) {
-        MN_TRY(mn_need_same_dtype(infer, 2, 0));
-        MN_TRY(mn_need_shape(infer, 2, "the bias", 1, w->shape));
-    }
+    MN_TRY(mn_need_bias(infer));
     mn_output_like(infer, 0, 0);
     infer->out[0].shape[x->ndim - 1] = w->shape[0];
     return MN_OK;

@@ -60,7 +60,7 @@ mn_status mn_infer_batch_norm_inference(mn_infer *infer)
 }
 
 /* Inputs g, x, w and two statistics; outputs dx, dw, db. */
-static mn_status infer_backward(mn_infer *infer)
+mn_status mn_infer_batch_norm_backward(mn_infer *infer)
 {
     static const char *const names[] = {"the weight", "the mean", "the second statistic"};
     MN_TRY(check_eps(infer));
@@ -71,14 +71,4 @@ static mn_status infer_backward(mn_infer *infer)
     mn_output_like(infer, 1, 2);
     mn_output_like(infer, 2, 2);
     return MN_OK;
-}
-
-mn_status mn_infer_batch_norm_backward(mn_infer *infer)
-{
-    return infer_backward(infer);
-}
-
-mn_status mn_infer_batch_norm_inference_backward(mn_infer *infer)
-{
-    return infer_backward(infer);
 }

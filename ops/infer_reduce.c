@@ -1,7 +1,7 @@
 /* ops/infer_reduce.c: shape rules of softmax, cross entropy and reductions. */
 #include "ops/internal.h"
 
-static mn_status infer_softmax(mn_infer *infer)
+mn_status mn_infer_softmax(mn_infer *infer)
 {
     const mn_axis_attributes *attributes = infer->attributes;
     const mn_view *x = &infer->in[0];
@@ -11,17 +11,7 @@ static mn_status infer_softmax(mn_infer *infer)
     return MN_OK;
 }
 
-mn_status mn_infer_log_softmax(mn_infer *infer)
-{
-    return infer_softmax(infer);
-}
-
-mn_status mn_infer_softmax(mn_infer *infer)
-{
-    return infer_softmax(infer);
-}
-
-static mn_status infer_softmax_backward(mn_infer *infer)
+mn_status mn_infer_softmax_backward(mn_infer *infer)
 {
     const mn_axis_attributes *attributes = infer->attributes;
     MN_TRY(mn_need_float(infer, 0, "the gradient"));
@@ -30,16 +20,6 @@ static mn_status infer_softmax_backward(mn_infer *infer)
     MN_TRY(mn_need_axis(infer, attributes->axis));
     mn_output_like(infer, 0, 0);
     return MN_OK;
-}
-
-mn_status mn_infer_log_softmax_backward(mn_infer *infer)
-{
-    return infer_softmax_backward(infer);
-}
-
-mn_status mn_infer_softmax_backward(mn_infer *infer)
-{
-    return infer_softmax_backward(infer);
 }
 
 /* Logits [N, classes] and labels i64 [N]. */
@@ -115,8 +95,7 @@ mn_status mn_infer_argmax(mn_infer *infer)
     MN_TRY(mn_need_axis(infer, attributes->axis));
     if (x->shape[attributes->axis] == 0)
         return mn_infer_error(infer, MN_ERR_SHAPE,
-                              "axis %lld is empty, so it has no largest "
-                              "element",
+                              "axis %lld is empty, so it has no largest element",
                               (long long)attributes->axis);
     for (int i = 0; i < x->ndim; i++) {
         if (i != attributes->axis)

@@ -4,15 +4,14 @@
 mn_status mn_infer_reshape(mn_infer *infer)
 {
     const mn_shape_attributes *to = infer->attributes;
-    char shape[MN_SHAPE_TEXT];
+    mn_shape_buffer text;
     int64_t numel;
+    mn_shape_text(to->ndim, to->shape, text);
     if (!mn_shape_numel(to->ndim, to->shape, &numel))
-        return mn_infer_error(infer, MN_ERR_SHAPE, "%s is not a shape",
-                              mn_shape_text(to->ndim, to->shape, shape, sizeof shape));
+        return mn_infer_error(infer, MN_ERR_SHAPE, "%s is not a shape", text);
     if (numel != infer->in[0].numel)
         return mn_infer_error(infer, MN_ERR_SHAPE, "%s holds %lld elements, the input has %lld",
-                              mn_shape_text(to->ndim, to->shape, shape, sizeof shape),
-                              (long long)numel, (long long)infer->in[0].numel);
+                              text, (long long)numel, (long long)infer->in[0].numel);
     mn_output(infer, 0, infer->in[0].dtype, (int)to->ndim, to->shape);
     return MN_OK;
 }
@@ -27,7 +26,8 @@ mn_status mn_infer_cast(mn_infer *infer)
     return MN_OK;
 }
 
-mn_status mn_infer_copy(mn_infer *infer)
+/* The output is as input 0. */
+mn_status mn_infer_like(mn_infer *infer)
 {
     mn_output_like(infer, 0, 0);
     return MN_OK;
@@ -52,12 +52,10 @@ mn_status mn_infer_permute(mn_infer *infer)
     unsigned seen = 0;
     for (int i = 0; i < x->ndim; i++) {
         int64_t axis = attributes->axes[i];
-        if (axis < 0 || axis >= x->ndim || seen >> axis & 1u) {
-            char axes[MN_SHAPE_TEXT];
+        if (axis < 0 || axis >= x->ndim || seen >> axis & 1u)
             return mn_infer_error(infer, MN_ERR_ARGUMENT, "%s is not a permutation of %d axes",
-                                  mn_shape_text(x->ndim, attributes->axes, axes, sizeof axes),
+                                  mn_shape_text(x->ndim, attributes->axes, (mn_shape_buffer){0}),
                                   x->ndim);
-        }
         seen |= 1u << axis;
         shape[i] = x->shape[axis];
     }
@@ -65,38 +63,35 @@ mn_status mn_infer_permute(mn_infer *infer)
     return MN_OK;
 }
 
+/* The attributes' shape as a view; absent if it is none. */
+static mn_view target(const mn_infer *infer)
+{
+    const mn_shape_attributes *to = infer->attributes;
+    mn_view view = {.present = mn_shape_numel(to->ndim, to->shape, &(int64_t){0})};
+    view.ndim = (int)to->ndim;
+    for (int i = 0; i < view.ndim && view.present; i++)
+        view.shape[i] = to->shape[i];
+    return view;
+}
+
 mn_status mn_infer_expand(mn_infer *infer)
 {
     const mn_shape_attributes *to = infer->attributes;
-    int64_t numel;
-    if (!mn_shape_numel(to->ndim, to->shape, &numel) ||
-        !mn_broadcasts_to(&infer->in[0], to->ndim, to->shape)) {
-        char shape[MN_SHAPE_TEXT];
+    const mn_view y = target(infer);
+    if (!y.present || !mn_broadcasts_to(&infer->in[0], &y))
         return mn_infer_error(infer, MN_ERR_SHAPE, "the input does not broadcast to %s",
-                              mn_shape_text(to->ndim, to->shape, shape, sizeof shape));
-    }
-    mn_output(infer, 0, infer->in[0].dtype, (int)to->ndim, to->shape);
+                              mn_shape_text(to->ndim, to->shape, (mn_shape_buffer){0}));
+    mn_output(infer, 0, infer->in[0].dtype, y.ndim, y.shape);
     return MN_OK;
 }
 
 mn_status mn_infer_reduce_to(mn_infer *infer)
 {
     const mn_shape_attributes *to = infer->attributes;
-    const mn_view *x = &infer->in[0];
-    mn_view small = {.present = true};
-    int64_t numel;
-    bool fits = mn_shape_numel(to->ndim, to->shape, &numel);
-    if (fits) {
-        small.ndim = (int)to->ndim;
-        for (int i = 0; i < small.ndim; i++)
-            small.shape[i] = to->shape[i];
-        fits = mn_broadcasts_to(&small, x->ndim, x->shape);
-    }
-    if (!fits) {
-        char shape[MN_SHAPE_TEXT];
+    const mn_view y = target(infer);
+    if (!y.present || !mn_broadcasts_to(&y, &infer->in[0]))
         return mn_infer_error(infer, MN_ERR_SHAPE, "%s does not broadcast to the input's shape",
-                              mn_shape_text(to->ndim, to->shape, shape, sizeof shape));
-    }
-    mn_output(infer, 0, x->dtype, small.ndim, small.shape);
+                              mn_shape_text(to->ndim, to->shape, (mn_shape_buffer){0}));
+    mn_output(infer, 0, infer->in[0].dtype, y.ndim, y.shape);
     return MN_OK;
 }

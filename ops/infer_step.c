@@ -24,12 +24,6 @@ mn_status mn_infer_grad_unscale(mn_infer *infer)
     return mn_need_record(infer, 2, "the optimizer's record");
 }
 
-mn_status mn_infer_grad_norm(mn_infer *infer)
-{
-    MN_TRY(need_wide(infer, 0, "the gradient"));
-    return mn_need_record(infer, 1, "the optimizer's record");
-}
-
 mn_status mn_infer_grad_clip(mn_infer *infer)
 {
     MN_TRY(need_wide(infer, 0, "the gradient"));
@@ -58,9 +52,9 @@ mn_status mn_infer_sgd_step(mn_infer *infer)
     return MN_OK;
 }
 
-mn_status mn_infer_optimizer_finish(mn_infer *infer)
+mn_status mn_infer_record(mn_infer *infer)
 {
-    return mn_need_record(infer, 0, "the optimizer's record");
+    return mn_need_record(infer, 0, "the record");
 }
 
 mn_status mn_infer_scaler_scale(mn_infer *infer)
@@ -70,11 +64,6 @@ mn_status mn_infer_scaler_scale(mn_infer *infer)
     MN_TRY(mn_need_record(infer, 1, "the scaler's record"));
     mn_output(infer, 0, mn_wide_dtype(x->dtype), x->ndim, x->shape);
     return MN_OK;
-}
-
-mn_status mn_infer_scaler_update(mn_infer *infer)
-{
-    return mn_need_record(infer, 0, "the scaler's record");
 }
 
 /* Input 0 is the ring, f64 [rows, MN_RECORD_SIZE], and the entry is one of its rows. */

@@ -8,8 +8,8 @@
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-/* Whether x broadcasts to the shape, and whether a and b have the same one. */
-bool mn_broadcasts_to(const mn_view *x, int64_t ndim, const int64_t *shape);
+/* Whether x broadcasts to y's shape, and whether a and b have the same one. */
+bool mn_broadcasts_to(const mn_view *x, const mn_view *y);
 bool mn_same_shape(const mn_view *a, const mn_view *b);
 /* Product of a shape; false for a negative extent, too many axes or overflow. */
 bool mn_shape_numel(int64_t ndim, const int64_t *shape, int64_t *numel);
@@ -17,9 +17,9 @@ bool mn_shape_numel(int64_t ndim, const int64_t *shape, int64_t *numel);
  * even one does or an argument makes no sense. */
 bool mn_window_count(int64_t extent, int64_t kernel, int64_t stride, int64_t padding,
                      int64_t dilation, int64_t *count);
-/* "[2,3]" into buffer; returns buffer. */
-const char *mn_shape_text(int64_t ndim, const int64_t *shape, char *buffer, size_t size);
-enum { MN_SHAPE_TEXT = 160 };
+/* "[2,3]" into text, which any shape fits; returns text. */
+typedef char mn_shape_buffer[160];
+const char *mn_shape_text(int64_t ndim, const int64_t *shape, mn_shape_buffer text);
 
 /* ---- helpers of shape rules: each records the error and returns its status ------------------- */
 
@@ -32,6 +32,8 @@ mn_status mn_need_shape(mn_infer *infer, int input, const char *name, int ndim,
 mn_status mn_need_same_shape(mn_infer *infer, int input, const char *name, int other,
                              const char *other_name);
 mn_status mn_need_same_dtype(mn_infer *infer, int input, int other);
+/* Input 2, if there, has the dtype of input 0 and one element per row of input 1. */
+mn_status mn_need_bias(mn_infer *infer);
 mn_status mn_need_record(mn_infer *infer, int input, const char *name);
 mn_status mn_need_axis(mn_infer *infer, int64_t axis);
 /* Sets output i. */
@@ -39,6 +41,7 @@ void mn_output(mn_infer *infer, int output, mn_dtype dtype, int ndim, const int6
 void mn_output_like(mn_infer *infer, int output, int input);
 /* dtype of sums and statistics over x: f64 for f64, else f32. */
 mn_dtype mn_wide_dtype(mn_dtype dtype);
+bool mn_is_16_bit(mn_dtype dtype); /* f16 or bf16 */
 /* x's dtype, or f32 where the cast rule asked for a 16-bit op's result in f32. */
 mn_dtype mn_result_dtype(const mn_infer *infer, mn_dtype dtype);
 
@@ -47,6 +50,9 @@ mn_dtype mn_result_dtype(const mn_infer *infer, mn_dtype dtype);
 /* Puts a gradient in place, summed to the input's shape and cast to its dtype; NULL is the pending
  * error. */
 mn_status mn_give_gradient(mn_backward_call *call, int input, mn_tensor *gradient);
+/* The same with output 0 of a built-in op. */
+mn_status mn_give_result(mn_backward_call *call, int input, mn_op_id id, mn_tensor *const *inputs,
+                         int count, const void *attributes);
 /* x with the shape (reshape) and, times scale, broadcast to the view's shape (expand). */
 mn_tensor *mn_reshape_to(mn_tensor *x, int ndim, const int64_t *shape);
 mn_tensor *mn_expand_to(mn_tensor *x, const mn_view *like, double scale);
@@ -55,13 +61,12 @@ mn_tensor *mn_expand_to(mn_tensor *x, const mn_view *like, double scale);
 
 /* What ops keep in a context; NULL records an error. */
 typedef struct mn_plan_entry mn_plan_entry;
+enum { MN_PLAN_LIMIT = 2048 };
 typedef struct mn_ops_state {
-    mn_plan_entry **buckets;
-    int64_t entries;
-    uint64_t hits, misses;
+    mn_plan_entry *plans[MN_PLAN_LIMIT];
+    uint64_t hits;
     uint64_t widened;
 } mn_ops_state;
-enum { MN_PLAN_BUCKETS = 1024, MN_PLAN_LIMIT = 4096 };
 mn_ops_state *mn_ops_state_get(mn_context *context);
 
 /* Fills the call's plan and workspace_bytes with what the kernel's prepare chose, asked once for
@@ -77,7 +82,5 @@ void mn_reference_run(const void *record);
 /* The context that an op called with these tensors runs in; NULL if the call cannot go on: an error
  * is pending, no tensor was given, or one of the first `required` is missing. */
 mn_context *mn_enter(mn_op_id id, mn_tensor *const *inputs, int count, int required);
-/* axis in [-ndim, ndim) as one in [0, ndim); false records an error. */
-bool mn_axis_normalize(mn_context *context, mn_op_id id, int axis, int ndim, int64_t *result);
 
 #endif

@@ -43,6 +43,28 @@ mn_dtype mn_promote(const mn_view *a, const mn_view *b);
 /* NumPy's broadcasting of two shapes; false if they do not fit. */
 bool mn_broadcast(const mn_view *a, const mn_view *b, int *ndim, int64_t *shape);
 
+/* Steps of x, in elements, along the ndim axes of a shape that it broadcasts to; 0 where it
+ * repeats.
+ */
+void mn_steps(const mn_view *x, int ndim, int64_t *step);
+/* Where the element that comes `index`-th in a shape, row by row, is for an operand of these steps.
+ */
+int64_t mn_offset(int64_t index, int ndim, const int64_t *shape, const int64_t *step);
+/* Elements before, along and after an axis. */
+typedef struct mn_split {
+    int64_t outer, size, inner;
+} mn_split;
+mn_split mn_split_at(const mn_view *view, int64_t axis);
+/* Product of the extents of the axes whose bits are set. */
+double mn_extent_of(const mn_view *view, int64_t axes);
+/* Whether an optional input was given. */
+bool mn_has_input(const mn_call *call, int input);
+
+/* Elements of any dtype as f64, and back: rounded to nearest even; to integers toward zero, with
+ * what does not fit saturated (or, if it came from integers, wrapped around) and 0 for NaN. */
+void mn_to_f64(mn_dtype dtype, int64_t n, const void *from, double *to);
+void mn_from_f64(mn_dtype dtype, bool wrap, int64_t n, const double *from, void *to);
+
 /* Attributes of the ops that have some. Zero the struct before filling it in: it is a cache key. */
 typedef struct mn_shape_attributes { /* reshape, expand, reduce_to */
     int64_t ndim;
@@ -131,6 +153,9 @@ typedef enum mn_scaler_slot {
     MN_SCALER_COLLAPSED, /* 1: at the floor (or 1/scale not finite) and still overflowing */
     MN_SCALER_SCALE_USED /* by the last scaler_scale; 1 if disabled */
 } mn_scaler_slot;
+/* Adds squares to the norm in the optimizer's record. After the last gradient: norm =
+ * sqrt(norm^2), clip = min(1, max_norm / (norm + 1e-6)) (Pascanu et al. 2013, arXiv 1211.5063). */
+void mn_norm_add(const mn_norm_attributes *attributes, double squares, double *record);
 /* Row of the report ring, f64 [rows, MN_RECORD_SIZE]. */
 typedef enum mn_report_slot {
     MN_REPORT_LOSS,

@@ -33,26 +33,24 @@ mn_dtype mn_wide_dtype(mn_dtype dtype)
     return dtype == MN_F64 ? MN_F64 : MN_F32;
 }
 
+bool mn_is_16_bit(mn_dtype dtype)
+{
+    return dtype == MN_F16 || dtype == MN_BF16;
+}
+
 mn_dtype mn_result_dtype(const mn_infer *infer, mn_dtype dtype)
 {
-    bool is_16_bit = dtype == MN_F16 || dtype == MN_BF16;
-    return infer->f32_output && is_16_bit ? MN_F32 : dtype;
+    return infer->f32_output && mn_is_16_bit(dtype) ? MN_F32 : dtype;
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
-
-/* Extent of the axis that is i-th from the end; 1 where there is none. */
-static int64_t extent_from_end(int64_t ndim, const int64_t *shape, int64_t i)
-{
-    return i < ndim ? shape[ndim - 1 - i] : 1;
-}
 
 bool mn_broadcast(const mn_view *a, const mn_view *b, int *ndim, int64_t *shape)
 {
     *ndim = a->ndim > b->ndim ? a->ndim : b->ndim;
     for (int i = 0; i < *ndim; i++) {
-        int64_t left = extent_from_end(a->ndim, a->shape, i);
-        int64_t right = extent_from_end(b->ndim, b->shape, i);
+        int64_t left = i < a->ndim ? a->shape[a->ndim - 1 - i] : 1;
+        int64_t right = i < b->ndim ? b->shape[b->ndim - 1 - i] : 1;
         if (left != right && left != 1 && right != 1)
             return false;
         shape[*ndim - 1 - i] = left == 1 ? right : left;
@@ -60,16 +58,10 @@ bool mn_broadcast(const mn_view *a, const mn_view *b, int *ndim, int64_t *shape)
     return true;
 }
 
-bool mn_broadcasts_to(const mn_view *x, int64_t ndim, const int64_t *shape)
+bool mn_broadcasts_to(const mn_view *x, const mn_view *y)
 {
-    if (x->ndim > ndim)
-        return false;
-    for (int i = 0; i < x->ndim; i++) {
-        int64_t extent = extent_from_end(x->ndim, x->shape, i);
-        if (extent != 1 && extent != extent_from_end(ndim, shape, i))
-            return false;
-    }
-    return true;
+    mn_view met;
+    return x->ndim <= y->ndim && mn_broadcast(x, y, &met.ndim, met.shape) && mn_same_shape(&met, y);
 }
 
 bool mn_same_shape(const mn_view *a, const mn_view *b)
@@ -81,6 +73,51 @@ bool mn_same_shape(const mn_view *a, const mn_view *b)
             return false;
     }
     return true;
+}
+
+void mn_steps(const mn_view *x, int ndim, int64_t *step)
+{
+    int64_t size = 1;
+    for (int i = ndim - 1, j = x->ndim - 1; i >= 0; i--, j--) {
+        const int64_t extent = j < 0 ? 1 : x->shape[j];
+        step[i] = extent == 1 ? 0 : size;
+        size *= extent;
+    }
+}
+
+int64_t mn_offset(int64_t index, int ndim, const int64_t *shape, const int64_t *step)
+{
+    int64_t offset = 0;
+    for (int i = ndim - 1; i >= 0; i--) {
+        offset += index % shape[i] * step[i];
+        index /= shape[i];
+    }
+    return offset;
+}
+
+mn_split mn_split_at(const mn_view *view, int64_t axis)
+{
+    mn_split split = {1, view->shape[axis], 1};
+    for (int i = 0; i < view->ndim; i++) {
+        if (i < axis)
+            split.outer *= view->shape[i];
+        else if (i > axis)
+            split.inner *= view->shape[i];
+    }
+    return split;
+}
+
+double mn_extent_of(const mn_view *view, int64_t axes)
+{
+    double extent = 1;
+    for (int i = 0; i < view->ndim; i++)
+        extent *= axes >> i & 1 ? (double)view->shape[i] : 1;
+    return extent;
+}
+
+bool mn_has_input(const mn_call *call, int input)
+{
+    return input < call->input_count && call->in[input].present;
 }
 
 bool mn_shape_numel(int64_t ndim, const int64_t *shape, int64_t *numel)
@@ -119,21 +156,19 @@ bool mn_window_count(int64_t extent, int64_t kernel, int64_t stride, int64_t pad
     return true;
 }
 
-const char *mn_shape_text(int64_t ndim, const int64_t *shape, char *buffer, size_t size)
+const char *mn_shape_text(int64_t ndim, const int64_t *shape, mn_shape_buffer text)
 {
-    size_t used = 0;
+    const size_t size = sizeof(mn_shape_buffer);
+    int used = snprintf(text, size, "[");
     if (ndim < 0 || ndim > MN_MAX_DIMS) {
-        snprintf(buffer, size, "(%lld axes)", (long long)ndim);
-        return buffer;
+        snprintf(text, size, "(%lld axes)", (long long)ndim);
+        return text;
     }
-    for (int64_t i = 0; i < ndim && used + 1 < size; i++) {
-        int length =
-            snprintf(buffer + used, size - used, "%s%lld", i ? "," : "[", (long long)shape[i]);
-        used += length > 0 ? (size_t)length : 0;
-    }
-    if (used < size)
-        snprintf(buffer + used, size - used, "%s]", ndim ? "" : "[");
-    return buffer;
+    for (int64_t i = 0; i < ndim; i++)
+        used +=
+            snprintf(text + used, size - (size_t)used, "%s%lld", i ? "," : "", (long long)shape[i]);
+    snprintf(text + used, size - (size_t)used, "]");
+    return text;
 }
 
 /* ---- checks of shape rules ------------------------------------------------------------------- */
@@ -167,15 +202,14 @@ mn_status mn_need_shape(mn_infer *infer, int input, const char *name, int ndim,
                         const int64_t *shape)
 {
     const mn_view *view = &infer->in[input];
-    bool same = view->ndim == ndim;
-    for (int i = 0; i < ndim && same; i++)
-        same = view->shape[i] == shape[i];
-    if (same)
+    mn_view must = {.ndim = ndim};
+    for (int i = 0; i < ndim; i++)
+        must.shape[i] = shape[i];
+    if (mn_same_shape(view, &must))
         return MN_OK;
-    char is[MN_SHAPE_TEXT], must[MN_SHAPE_TEXT];
     return mn_infer_error(infer, MN_ERR_SHAPE, "shape of %s is %s, must be %s", name,
-                          mn_shape_text(view->ndim, view->shape, is, sizeof is),
-                          mn_shape_text(ndim, shape, must, sizeof must));
+                          mn_shape_text(view->ndim, view->shape, (mn_shape_buffer){0}),
+                          mn_shape_text(ndim, shape, (mn_shape_buffer){0}));
 }
 
 mn_status mn_need_same_shape(mn_infer *infer, int input, const char *name, int other,
@@ -184,10 +218,9 @@ mn_status mn_need_same_shape(mn_infer *infer, int input, const char *name, int o
     const mn_view *a = &infer->in[input], *b = &infer->in[other];
     if (mn_same_shape(a, b))
         return MN_OK;
-    char is[MN_SHAPE_TEXT], must[MN_SHAPE_TEXT];
     return mn_infer_error(infer, MN_ERR_SHAPE, "shape of %s is %s, that of %s %s", name,
-                          mn_shape_text(a->ndim, a->shape, is, sizeof is), other_name,
-                          mn_shape_text(b->ndim, b->shape, must, sizeof must));
+                          mn_shape_text(a->ndim, a->shape, (mn_shape_buffer){0}), other_name,
+                          mn_shape_text(b->ndim, b->shape, (mn_shape_buffer){0}));
 }
 
 mn_status mn_need_same_dtype(mn_infer *infer, int input, int other)
@@ -199,6 +232,14 @@ mn_status mn_need_same_dtype(mn_infer *infer, int input, int other)
                           "inputs have different dtypes %s and %s: cast one, or run inside an "
                           "autocast region",
                           mn_dtype_name(a), mn_dtype_name(b));
+}
+
+mn_status mn_need_bias(mn_infer *infer)
+{
+    if (!infer->in[2].present)
+        return MN_OK;
+    MN_TRY(mn_need_same_dtype(infer, 2, 0));
+    return mn_need_shape(infer, 2, "the bias", 1, infer->in[1].shape);
 }
 
 mn_status mn_need_record(mn_infer *infer, int input, const char *name)

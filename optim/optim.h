@@ -20,35 +20,34 @@ struct mn_optimizer {
     mn_tensor *record;      /* f64 [MN_RECORD_SIZE] */
     mn_sgd_options options;
     mn_optimizer_stage stage;
-    void *stage_owner;     /* the scaler that set the stage; NULL while READY */
     uint64_t stage_errors; /* the context's errors_cleared when the stage was entered */
     bool broken_off;       /* after an error zero_grad has taken the gradients of the stage */
-    /* The owner's list of optimizers to return to READY; both ends unlink in O(1). */
-    mn_optimizer *stage_next, **stage_link;
+    /* The list, of the scaler that set the stage, of optimizers to return to READY. */
+    mn_optimizer **stage_list, *stage_next;
 };
 
-/* Enters a stage on behalf of owner, joining the list that starts at *head; ready leaves it. */
-void mn_optimizer_enter(mn_optimizer *optimizer, mn_optimizer_stage stage, void *owner,
-                        mn_optimizer **head);
+/* Enters a stage, joining a scaler's list; ready leaves it. */
+void mn_optimizer_enter(mn_optimizer *optimizer, mn_optimizer_stage stage, mn_optimizer **list);
 void mn_optimizer_ready(mn_optimizer *optimizer);
 
 /* The step itself, gradients being plain or unscaled: updates, shadows, counters, consumed marks.
  */
 mn_status mn_optimizer_apply(mn_optimizer *optimizer);
-/* Number of parameters that have a gradient now; an error names which are in another state than
- * wanted (pass MN_GRAD_NONE to accept any). */
-mn_status mn_optimizer_gradients(mn_optimizer *optimizer, mn_grad_state wanted, int *count);
+/* MN_OK if there are gradients, all in the wanted state; the error names one that is not. */
+mn_status mn_optimizer_check_gradients(mn_optimizer *optimizer, mn_grad_state wanted);
 /* MN_OK if the pointer is there and nothing is pending. */
 mn_status mn_optimizer_check(const mn_optimizer *optimizer);
-/* The error for a step without gradients. */
-mn_status mn_optimizer_no_gradient(mn_optimizer *optimizer);
 /* Forgets what was measured for a step that is not going to happen. */
 mn_status mn_optimizer_forget_step(mn_optimizer *optimizer);
-/* Reads the record; waits. */
-mn_status mn_optimizer_read_record(mn_optimizer *optimizer, double record[MN_RECORD_SIZE]);
-/* Host's view of a schedule, as the optimizer_finish op wants it. */
+/* A schedule as the optimizer_finish op wants it. */
 mn_schedule_attributes mn_optimizer_schedule(const mn_optimizer *optimizer);
 /* Load with a dry run: apply false only checks. */
 mn_status mn_optimizer_load(mn_optimizer *optimizer, const mn_state_dict *dict, bool apply);
+
+/* Records, f64 [MN_RECORD_SIZE]: a new one for the caller; reading one, which waits; and setting
+ * `count` entries from `slot` on. */
+mn_tensor *mn_record_create(mn_context *context, const double values[MN_RECORD_SIZE]);
+mn_status mn_record_read(const mn_tensor *record, double values[MN_RECORD_SIZE]);
+mn_status mn_record_set(mn_tensor *record, int slot, int count, double value);
 
 #endif

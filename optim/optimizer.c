@@ -2,35 +2,28 @@
 #include "optim/optim.h"
 
 #include <math.h>
-#include <string.h>
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
 void mn_optimizer_ready(mn_optimizer *optimizer)
 {
-    if (optimizer->stage_link) {
-        *optimizer->stage_link = optimizer->stage_next;
-        if (optimizer->stage_next)
-            optimizer->stage_next->stage_link = optimizer->stage_link;
-    }
-    optimizer->stage_next = NULL;
-    optimizer->stage_link = NULL;
-    optimizer->stage_owner = NULL;
+    mn_optimizer **at = optimizer->stage_list;
+    while (at && *at != optimizer)
+        at = &(*at)->stage_next;
+    if (at)
+        *at = optimizer->stage_next;
+    optimizer->stage_list = NULL;
     optimizer->broken_off = false;
     optimizer->stage = MN_STAGE_READY;
 }
 
-void mn_optimizer_enter(mn_optimizer *optimizer, mn_optimizer_stage stage, void *owner,
-                        mn_optimizer **head)
+void mn_optimizer_enter(mn_optimizer *optimizer, mn_optimizer_stage stage, mn_optimizer **list)
 {
     mn_optimizer_ready(optimizer);
-    optimizer->stage_next = *head;
-    optimizer->stage_link = head;
-    if (*head)
-        (*head)->stage_link = &optimizer->stage_next;
-    *head = optimizer;
+    optimizer->stage_list = list;
+    optimizer->stage_next = *list;
+    *list = optimizer;
     optimizer->stage = stage;
-    optimizer->stage_owner = owner;
     optimizer->stage_errors = optimizer->context->errors_cleared;
 }
 
@@ -58,27 +51,25 @@ static const char *objection(const mn_leaf *leaf, mn_grad_state wanted)
     }
 }
 
-mn_status mn_optimizer_gradients(mn_optimizer *optimizer, mn_grad_state wanted, int *count)
-{
-    *count = 0;
-    for (int i = 0; i < optimizer->count; i++) {
-        const mn_tensor *p = optimizer->parameters[i];
-        mn_grad_state state = mn_grad_state_get(p);
-        if (state == MN_GRAD_NONE)
-            continue;
-        if (wanted != MN_GRAD_NONE && state != wanted)
-            return mn_fail(optimizer->context, MN_ERR_STATE, "gradient of parameter %d (%s) %s", i,
-                           mn_tensor_name(p), objection(p->leaf, wanted));
-        (*count)++;
-    }
-    return MN_OK;
-}
-
-mn_status mn_optimizer_no_gradient(mn_optimizer *optimizer)
+static mn_status no_gradient(mn_optimizer *optimizer)
 {
     return mn_fail(optimizer->context, MN_ERR_NO_GRADIENT,
                    "0 of %d parameters have a gradient: is the loss connected to them?",
                    optimizer->count);
+}
+
+mn_status mn_optimizer_check_gradients(mn_optimizer *optimizer, mn_grad_state wanted)
+{
+    bool any = false;
+    for (int i = 0; i < optimizer->count; i++) {
+        const mn_tensor *p = optimizer->parameters[i];
+        mn_grad_state state = mn_grad_state_get(p);
+        if (state != MN_GRAD_NONE && state != wanted)
+            return mn_fail(optimizer->context, MN_ERR_STATE, "gradient of parameter %d (%s) %s", i,
+                           mn_tensor_name(p), objection(p->leaf, wanted));
+        any = any || state == wanted;
+    }
+    return any ? MN_OK : no_gradient(optimizer);
 }
 
 /* MN_OK if there are gradients and none is scaled. `advice` completes the error. */
@@ -92,7 +83,7 @@ static mn_status check_unscaled(mn_optimizer *optimizer, const char *advice)
             return mn_fail(optimizer->context, MN_ERR_STATE, "gradients are still scaled: %s (%s)",
                            advice, mn_tensor_name(optimizer->parameters[i]));
     }
-    return any ? MN_OK : mn_optimizer_no_gradient(optimizer);
+    return any ? MN_OK : no_gradient(optimizer);
 }
 
 mn_status mn_optimizer_zero_grad(mn_optimizer *optimizer)
@@ -123,35 +114,21 @@ mn_status mn_optimizer_step(mn_optimizer *optimizer)
 
 /* ---- clipping -------------------------------------------------------------------------------- */
 
-static mn_status measure_norm(mn_optimizer *optimizer, double max_norm)
+/* Runs grad_norm, which sums up from the first gradient to the last, or grad_clip over all. */
+static mn_status run_over_gradients(mn_optimizer *optimizer, mn_op_id op, double max_norm)
 {
-    mn_norm_attributes attributes;
-    memset(&attributes, 0, sizeof attributes);
-    attributes.first = 1;
-    attributes.max_norm = max_norm;
-    mn_tensor *inputs[2] = {NULL, optimizer->record};
-    int count, seen = 0;
-    MN_TRY(mn_optimizer_gradients(optimizer, MN_GRAD_NONE, &count));
-    for (int i = 0; i < optimizer->count; i++) {
-        inputs[0] = mn_grad(optimizer->parameters[i]);
+    mn_norm_attributes attributes = {.first = 1, .max_norm = max_norm};
+    int last = optimizer->count - 1;
+    while (!mn_grad(optimizer->parameters[last]))
+        last--; /* there is one: it was checked */
+    for (int i = 0; i <= last; i++) {
+        mn_tensor *inputs[2] = {mn_grad(optimizer->parameters[i]), optimizer->record};
         if (!inputs[0])
             continue;
-        attributes.last = ++seen == count;
-        MN_TRY(mn_dispatch(optimizer->context, &mn_ops[MN_OP_grad_norm], inputs, 2, &attributes,
-                           false, NULL));
+        attributes.last = i == last;
+        MN_TRY(mn_dispatch(optimizer->context, &mn_ops[op], inputs, 2,
+                           op == MN_OP_grad_norm ? &attributes : NULL, false, NULL));
         attributes.first = 0;
-    }
-    return MN_OK;
-}
-
-static mn_status clip(mn_optimizer *optimizer)
-{
-    mn_tensor *inputs[2] = {NULL, optimizer->record};
-    for (int i = 0; i < optimizer->count; i++) {
-        inputs[0] = mn_grad(optimizer->parameters[i]);
-        if (inputs[0])
-            MN_TRY(mn_dispatch(optimizer->context, &mn_ops[MN_OP_grad_clip], inputs, 2, NULL, false,
-                               NULL));
     }
     return MN_OK;
 }
@@ -165,34 +142,49 @@ mn_status mn_clip_grad_norm(mn_optimizer *optimizer, double max_norm, double *no
                        "clip_grad_norm: max_norm is %g, must be positive (INFINITY measures only)",
                        max_norm);
     MN_TRY(check_unscaled(optimizer, "call mn_grad_scaler_unscale before clipping"));
-    MN_TRY(measure_norm(optimizer, max_norm));
+    MN_TRY(run_over_gradients(optimizer, MN_OP_grad_norm, max_norm));
     if (!isinf(max_norm))
-        MN_TRY(clip(optimizer));
+        MN_TRY(run_over_gradients(optimizer, MN_OP_grad_clip, max_norm));
     if (!norm)
         return MN_OK;
-    MN_TRY(mn_optimizer_read_record(optimizer, record));
+    MN_TRY(mn_record_read(optimizer->record, record));
     *norm = record[MN_OPT_NORM];
     return MN_OK;
 }
 
-/* ---- record ---------------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 
-mn_status mn_optimizer_read_record(mn_optimizer *optimizer, double record[MN_RECORD_SIZE])
+mn_tensor *mn_record_create(mn_context *context, const double values[MN_RECORD_SIZE])
 {
-    return mn_tensor_read(optimizer->record, record, MN_RECORD_SIZE * sizeof *record);
+    static const int64_t shape[1] = {MN_RECORD_SIZE};
+    mn_tensor *record = mn_tensor_new_unscoped(context, MN_F64, 1, shape);
+    if (record && mn_tensor_write(record, values, MN_RECORD_SIZE * sizeof *values) == MN_OK)
+        return record;
+    mn_release(record);
+    return NULL;
+}
+
+mn_status mn_record_read(const mn_tensor *record, double values[MN_RECORD_SIZE])
+{
+    return mn_tensor_read(record, values, MN_RECORD_SIZE * sizeof *values);
+}
+
+mn_status mn_record_set(mn_tensor *record, int slot, int count, double value)
+{
+    const int64_t shape[1] = {count};
+    mn_context *context = record->context;
+    mn_scope scope = mn_scope_begin(context);
+    mn_tensor *entries = mn_tensor_view(
+        record->storage, record->offset + (size_t)slot * sizeof(double), MN_F64, 1, shape);
+    mn_status status = entries ? mn_tensor_fill(entries, value) : mn_error_status(context);
+    mn_scope_end(context, scope);
+    return status;
 }
 
 mn_status mn_optimizer_forget_step(mn_optimizer *optimizer)
 {
-    static const int64_t shape[1] = {2};
     _Static_assert(MN_OPT_BAD_NORM == MN_OPT_FOUND_INF + 1, "the two flags lie side by side");
-    mn_scope scope = mn_scope_begin(optimizer->context);
-    mn_tensor *flags = mn_tensor_view(optimizer->record->storage,
-                                      optimizer->record->offset + MN_OPT_FOUND_INF * sizeof(double),
-                                      MN_F64, 1, shape);
-    mn_status status = flags ? mn_tensor_fill(flags, 0) : mn_error_status(optimizer->context);
-    mn_scope_end(optimizer->context, scope);
-    return status;
+    return mn_record_set(optimizer->record, MN_OPT_FOUND_INF, 2, 0);
 }
 
 mn_status mn_optimizer_stats_get(mn_optimizer *optimizer, mn_optimizer_stats *stats)
@@ -201,7 +193,7 @@ mn_status mn_optimizer_stats_get(mn_optimizer *optimizer, mn_optimizer_stats *st
     MN_TRY(mn_optimizer_check(optimizer));
     if (!stats)
         return mn_fail(optimizer->context, MN_ERR_ARGUMENT, "optimizer_stats_get: stats is NULL");
-    MN_TRY(mn_optimizer_read_record(optimizer, record));
+    MN_TRY(mn_record_read(optimizer->record, record));
     *stats = (mn_optimizer_stats){
         .applied = (int64_t)record[MN_OPT_APPLIED],
         .skipped = (int64_t)record[MN_OPT_SKIPPED],

@@ -2,7 +2,6 @@
 #include "optim/optim.h"
 
 #include <math.h>
-#include <string.h>
 
 mn_sgd_options mn_sgd_options_default(void)
 {
@@ -85,8 +84,7 @@ static mn_status make_momenta(mn_optimizer *optimizer)
 
 static mn_status make_parts(mn_optimizer *optimizer, mn_tensor *const *parameters)
 {
-    static const int64_t shape[1] = {MN_RECORD_SIZE};
-    double record[MN_RECORD_SIZE] = {0};
+    const double record[MN_RECORD_SIZE] = {[MN_OPT_LR] = optimizer->options.lr, [MN_OPT_CLIP] = 1};
     mn_context *context = optimizer->context;
     optimizer->parameters = tensor_array(optimizer);
     if (!optimizer->parameters)
@@ -94,12 +92,8 @@ static mn_status make_parts(mn_optimizer *optimizer, mn_tensor *const *parameter
     for (int i = 0; i < optimizer->count; i++)
         optimizer->parameters[i] = mn_retain(parameters[i]);
     MN_TRY(make_momenta(optimizer));
-    optimizer->record = mn_tensor_new_unscoped(context, MN_F64, 1, shape);
-    if (!optimizer->record)
-        return context->error.status;
-    record[MN_OPT_LR] = optimizer->options.lr;
-    record[MN_OPT_CLIP] = 1;
-    return mn_tensor_write(optimizer->record, record, sizeof record);
+    optimizer->record = mn_record_create(context, record);
+    return context->error.status;
 }
 
 mn_optimizer *mn_sgd_create(mn_context *context, mn_tensor *const *parameters, int count,
@@ -163,17 +157,6 @@ static bool has_gradient(const mn_optimizer *optimizer, int index)
     return mn_grad_state_get(optimizer->parameters[index]) != MN_GRAD_NONE;
 }
 
-static mn_status renew_shadows(mn_optimizer *optimizer)
-{
-    for (int i = 0; i < optimizer->count; i++) {
-        if (!has_gradient(optimizer, i))
-            continue;
-        for (int k = 0; k < 2; k++)
-            MN_TRY(renew_shadow(optimizer->context, &optimizer->parameters[i]->leaf->shadow[k]));
-    }
-    return MN_OK;
-}
-
 static mn_status step_parameter(mn_optimizer *optimizer, int index)
 {
     static const mn_dtype dtypes[2] = {MN_F16, MN_BF16};
@@ -183,11 +166,8 @@ static mn_status step_parameter(mn_optimizer *optimizer, int index)
     mn_tensor *inputs[6] = {p, p->leaf->grad, optimizer->momenta ? optimizer->momenta[index] : NULL,
                             optimizer->record};
     int count = 4;
-    mn_sgd_attributes attributes;
-    memset(&attributes, 0, sizeof attributes);
-    attributes.momentum = optimizer->options.momentum;
-    attributes.weight_decay = optimizer->options.weight_decay;
-    attributes.nesterov = optimizer->options.nesterov;
+    const mn_sgd_attributes attributes = {
+        optimizer->options.momentum, optimizer->options.weight_decay, optimizer->options.nesterov};
     for (int k = 0; k < 2; k++) {
         if (!shadow[k].storage)
             continue;
@@ -199,36 +179,24 @@ static mn_status step_parameter(mn_optimizer *optimizer, int index)
 
 mn_schedule_attributes mn_optimizer_schedule(const mn_optimizer *optimizer)
 {
-    mn_schedule_attributes attributes;
-    memset(&attributes, 0, sizeof attributes);
-    attributes.kind = optimizer->options.schedule.kind;
-    attributes.total_steps = optimizer->options.schedule.total_steps;
-    attributes.base_lr = optimizer->options.lr;
-    return attributes;
+    const mn_sgd_options *o = &optimizer->options;
+    return (mn_schedule_attributes){o->schedule.kind, o->schedule.total_steps, o->lr};
 }
 
-static mn_status run_ops(mn_optimizer *optimizer)
-{
-    for (int i = 0; i < optimizer->count; i++) {
-        if (has_gradient(optimizer, i))
-            MN_TRY(step_parameter(optimizer, i));
-    }
-    mn_schedule_attributes attributes = mn_optimizer_schedule(optimizer);
-    return mn_dispatch(optimizer->context, &mn_ops[MN_OP_optimizer_finish], &optimizer->record, 1,
-                       &attributes, false, NULL);
-}
-
-static mn_status apply(mn_optimizer *optimizer, bool rehearse)
+static mn_status run_ops(mn_optimizer *optimizer, bool rehearse)
 {
     mn_context *context = optimizer->context;
+    const mn_schedule_attributes attributes = mn_optimizer_schedule(optimizer);
     mn_scope scope = mn_scope_begin(context);
     context->rehearsing = rehearse;
-    mn_status status = mn_error_status(context);
-    if (status == MN_OK)
-        status = run_ops(optimizer);
+    for (int i = 0; i < optimizer->count && mn_ok(context); i++) {
+        if (has_gradient(optimizer, i))
+            step_parameter(optimizer, i);
+    }
+    mn_dispatch1(context, MN_OP_optimizer_finish, &optimizer->record, 1, &attributes);
     context->rehearsing = false;
     mn_scope_end(context, scope);
-    return status;
+    return mn_error_status(context);
 }
 
 static void mark_used(mn_optimizer *optimizer)
@@ -247,9 +215,11 @@ static void mark_used(mn_optimizer *optimizer)
  * first parameter changes, and leaves in the caches what the step is about to ask for. */
 mn_status mn_optimizer_apply(mn_optimizer *optimizer)
 {
-    MN_TRY(renew_shadows(optimizer));
-    MN_TRY(apply(optimizer, true));
-    MN_TRY(apply(optimizer, false));
+    for (int i = 0; i < optimizer->count; i++)
+        for (int k = 0; k < 2 && has_gradient(optimizer, i); k++)
+            MN_TRY(renew_shadow(optimizer->context, &optimizer->parameters[i]->leaf->shadow[k]));
+    MN_TRY(run_ops(optimizer, true));
+    MN_TRY(run_ops(optimizer, false));
     mark_used(optimizer);
     return MN_OK;
 }

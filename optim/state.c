@@ -30,7 +30,7 @@ mn_status mn_optimizer_save_state(mn_optimizer *optimizer, mn_state_dict *dict)
     MN_TRY(mn_optimizer_check(optimizer));
     if (!dict)
         return mn_fail(optimizer->context, MN_ERR_ARGUMENT, "optimizer_save_state: dict is NULL");
-    MN_TRY(mn_optimizer_read_record(optimizer, record));
+    MN_TRY(mn_record_read(optimizer->record, record));
     for (int i = 0; i < optimizer->count && optimizer->momenta; i++) {
         MN_TRY(momentum_name(optimizer, i, name, sizeof name));
         MN_TRY(mn_state_dict_put_tensor(dict, name, optimizer->momenta[i],
@@ -62,7 +62,7 @@ static mn_status make_record(mn_optimizer *optimizer, const int64_t counters[COU
     if (counters[0] > 0)
         MN_TRY(mn_dispatch(context, &mn_ops[MN_OP_optimizer_finish], &made, 1, &attributes, false,
                            NULL));
-    return mn_tensor_read(made, record, MN_RECORD_SIZE * sizeof *record);
+    return mn_record_read(made, record);
 }
 
 static mn_status load_momenta(mn_optimizer *optimizer, const mn_state_dict *dict, bool apply)

@@ -2,7 +2,7 @@
 # The program as its users meet it: exit codes, one clear line per mistake, nothing half-written,
 # resume and thread counts bit for bit. Usage: check_cli.sh SOURCE_DIR BUILD_DIR
 set -u
-minim=$2/minim
+minim=$(cd "$2" && pwd)/minim || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
@@ -177,16 +177,20 @@ collapse="$data --lr 30 --init-scale 1 --epochs 40"
 expect 1 'step [0-9]+: the loss scale' "$minim" train $collapse --amp fp16
 expect 0 '^fp16 +1 +collapsed at step [0-9]+' "$minim" compare $collapse --precisions fp32,fp16 \
     --report collapsed
-grep -q '1 of 1 runs collapsed; not enough seeds to say' out || fail "compare: $(cat out)"
+grep -q '1 of 1 runs collapsed or diverged; not enough seeds to say' out || fail "compare: $(cat out)"
 grep -qE '"collapsed_step":[0-9]+,"test_accuracy":null' collapsed/report.json ||
     fail "report.json does not say what collapsed"
+expect 0 '3 of 3 runs collapsed or diverged; not enough seeds to say' "$minim" compare $data --steps 3 \
+    --lr 1e6 --precisions fp32,bf16 --seeds 3
+grep -q 'MiB  diverged$' out || fail "the table does not say what diverged: $(cat out)"
+grep -q 'within the stated bound' out && fail "a diverged run was judged: $(cat out)"
 grep -q '1 run collapsed, at step' collapsed/report.html || fail "report.html does not say it"
 "$minim" compare $data --epochs 1 --seeds 3 --report report >out || fail compare
 for file in report/report.json report/report.html; do [ -s "$file" ] || fail "no $file"; done
 grep -q 'no sign of convergence' report/report.json || fail "report.json lacks its warning"
 
-# on a narrow terminal the line that is redrawn does not wrap
-if command -v script >/dev/null && command -v stty >/dev/null; then
+# on a narrow terminal the line that is redrawn does not wrap (a chroot may have no pseudo-terminals)
+if command -v stty >/dev/null && script -qec true typescript >/dev/null 2>&1 </dev/null; then
     script -qec "stty cols 40; $minim train --data synthetic:28x28x1:10:600 --epochs 1" typescript \
         >out 2>&1 </dev/null
     tr '\r' '\n' <out | grep -o 'epoch .* step .*' >drawn || fail "nothing was drawn: $(cat out)"
@@ -194,9 +198,13 @@ if command -v script >/dev/null && command -v stty >/dev/null; then
 fi
 
 # interrupt: finishes the step, writes the checkpoint, exits 130
-"$minim" train --data synthetic:28x28x1:10:20000 --epochs 1000 --quiet --checkpoint int.st >out 2>err &
+"$minim" train --data synthetic:28x28x1:10:20000 --epochs 1000 --quiet --checkpoint int.st --log int.log \
+    >out 2>err &
 pid=$!
-sleep 1
+for ((i = 0; i < 300; i++)); do # a busy machine may take long to begin
+    if [ -s int.log ] || ! kill -0 $pid; then break; fi
+    sleep 0.2
+done
 kill -INT $pid
 wait $pid
 [ $? = 130 ] || fail "interrupted train did not exit with 130: $(cat err)"

@@ -382,7 +382,7 @@ START_TEST(test_two_optimizers)
     ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 512);
     ck_assert_int_eq(r.sgd->stage, MN_STAGE_READY);
     ck_assert_int_eq(second->stage, MN_STAGE_READY);
-    ck_assert_ptr_null(second->stage_owner);
+    ck_assert_ptr_null(second->stage_list);
     mn_grad_scaler *other = mn_grad_scaler_create(r.ctx, NULL);
     mn_optimizer_zero_grad(second);
     mn_grad_scaler_backward(r.scaler, mn_check_loss_of(p, 1), 1);
@@ -402,10 +402,43 @@ START_TEST(test_two_losses)
     mn_check_run r = mn_check_run_scale(mn_check_devices[_i], 1024);
     mn_tensor *first = mn_grad_scaler_scale(r.scaler, mn_check_loss_of(r.w, 1), 0.5);
     mn_tensor *second = mn_grad_scaler_scale(r.scaler, mn_check_loss_of(r.w, 1), 2);
-    mn_tensor *seed = mn_full(r.ctx, MN_F32, 0, NULL, 1);
-    ck_assert_int_eq(mn_backward_from(first, seed, MN_GRAD_SCALED), MN_OK);
-    ck_assert_int_eq(mn_backward_from(second, seed, MN_GRAD_SCALED), MN_OK);
+    ck_assert_int_eq(mn_backward(first, 1), MN_OK);
+    ck_assert_int_eq(mn_backward(second, 1), MN_OK);
     ck_assert_double_eq(mn_check_at(mn_grad(r.w), 0), 2560);
+    mn_check_run_close(&r);
+}
+END_TEST
+
+/* A plain backward of a scaled loss, alone or in a sum, leaves scaled gradients; with the scaler
+ * disabled, plain ones. */
+START_TEST(test_backward_of_scaled)
+{
+    mn_check_run r = mn_check_run_scale(mn_check_devices[_i], 1024);
+    mn_tensor *loss = mn_grad_scaler_scale(r.scaler, mn_check_loss_of(r.w, 3), 1);
+    ck_assert_int_eq(mn_backward(mn_add(loss, loss), 0.5), MN_OK);
+    ck_assert_int_eq(mn_grad_state_get(r.w), MN_GRAD_SCALED);
+    ck_assert_int_eq(mn_optimizer_step(r.sgd), MN_ERR_STATE);
+    mn_check_expect(r.ctx, MN_ERR_STATE, "still scaled");
+    ck_assert_int_eq(mn_backward(mn_check_loss_of(r.w, 3), 1), MN_ERR_STATE);
+    mn_check_expect(r.ctx, MN_ERR_STATE, "plain backward into scaled gradients");
+    ck_assert_int_eq(mn_grad_scaler_step(r.scaler, r.sgd, NULL), MN_OK);
+    ck_assert_double_eq(mn_check_at(r.w, 0), 0.5 - 3);
+    mn_tensor *old = mn_grad_scaler_scale(r.scaler, mn_check_loss_of(r.w, 1), 1);
+    ck_assert_int_eq(mn_grad_scaler_update(r.scaler), MN_OK);
+    mn_optimizer_zero_grad(r.sgd);
+    mn_tensor *both = mn_add(old, mn_grad_scaler_scale(r.scaler, mn_check_loss_of(r.w, 1), 1));
+    ck_assert_int_eq(mn_backward(both, 1), MN_ERR_STATE);
+    mn_check_expect(r.ctx, MN_ERR_STATE, "two scales");
+    ck_assert_int_eq(mn_backward(old, 1), MN_OK);
+    ck_assert_int_eq(mn_grad_scaler_unscale(r.scaler, r.sgd), MN_ERR_STATE);
+    mn_check_expect(r.ctx, MN_ERR_STATE, "before the scale was changed");
+    mn_check_run_close(&r);
+    mn_grad_scaler_options off = mn_grad_scaler_options_default();
+    off.enabled = false;
+    r = mn_check_run_open(mn_check_devices[_i], &off);
+    mn_backward(mn_grad_scaler_scale(r.scaler, mn_check_loss_of(r.w, 3), 1), 1);
+    ck_assert_int_eq(mn_grad_state_get(r.w), MN_GRAD_PLAIN);
+    ck_assert_int_eq(mn_grad_scaler_step(r.scaler, r.sgd, NULL), MN_OK);
     mn_check_run_close(&r);
 }
 END_TEST
@@ -433,6 +466,7 @@ static Suite *make_suite(void)
     tcase_add_loop_test(tc, test_r20_schedule_follows_applied, 0, 2);
     tcase_add_loop_test(tc, test_two_optimizers, 0, 2);
     tcase_add_loop_test(tc, test_two_losses, 0, 2);
+    tcase_add_loop_test(tc, test_backward_of_scaled, 0, 2);
     suite_add_tcase(suite, tc);
     return suite;
 }

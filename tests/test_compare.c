@@ -172,13 +172,30 @@ START_TEST(pairing)
 }
 END_TEST
 
+/* On the way they are a difference; at the end the run has failed, whatever its accuracy: also
+ * where the reference, or both, have. */
 START_TEST(losses_that_are_not_numbers)
 {
-    add_pairs((const double[]){-1.0, -1.1, -0.9}, 3);
-    made.epochs[1].train_loss = (double)NAN;
+    mn_epoch_result two[2];
+    add_pairs((const double[]){0.0, 0.0, 0.0, 0.0}, 4);
+    two[0] = two[1] = made.epochs[1];
+    made.results[1].epochs = two;
+    made.results[1].epoch_count = 2;
+    two[0].train_loss = (double)NAN;
     ck_assert_double_nan(deviate(0.6).max_loss_delta);
-    made.epochs[1].train_loss = (double)INFINITY;
+    two[0].train_loss = (double)INFINITY;
     ck_assert_double_infinite(deviate(0.6).max_loss_delta);
+    ck_assert_str_eq(deviate(0.6).verdict, "within the stated bound");
+    two[0].train_loss = 0.5;
+    for (int bad = 1; bad <= 3; bad++) { /* this precision's, the reference's, both */
+        two[1].train_loss = bad & 1 ? (double)NAN : 0.5;
+        made.epochs[0].train_loss = bad & 2 ? -(double)INFINITY : 0.5;
+        mn_compare_deviation d = deviate(0.6);
+        ck_assert_int_eq(d.n, 3);
+        ck_assert_int_eq(d.collapsed, 1);
+        ck_assert_double_eq_tol(d.max_loss_delta, 0.0, 1e-12);
+        ck_assert_str_eq(d.verdict, "not enough seeds to say");
+    }
 }
 END_TEST
 

@@ -9,6 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* One prepare serves all batch norms. */
+#define NORM(name, mutates, k)                                                                     \
+    {                                                                                              \
+#name, mn_cpu_##name, mn_ref_##name, mn_cpu_batch_norm_prepare, mutates, k                 \
+    }
+
 /* ---- pooling. Loop tests run once per type in mn_lowp: _i is its index. -----------------------
  */
 
@@ -46,7 +52,7 @@ static void tie(fixture *f, mn_view *x)
 START_TEST(max_pools)
 {
     static const kernel forward = KERNEL(max_pool2d, 0, 0);
-    static const kernel backward = KERNEL(max_pool2d_backward, 0, 2);
+    static const kernel backward = PLANNED(max_pool2d_backward, 0, 2);
     for (size_t s = 0; s < COUNT(poolings); s++) {
         const pooling *p = &poolings[s];
         const int64_t x[4] = {p->n, p->h, p->w, p->c};
@@ -110,7 +116,7 @@ static void norm_inputs(fixture *f, mn_dtype dtype, const int64_t shape[2], doub
 START_TEST(batch_norms)
 {
     static const kernel forward = PLANNED(batch_norm, 0x38, 4);
-    static const kernel inference = KERNEL(batch_norm_inference, 0, 2);
+    static const kernel inference = NORM(batch_norm_inference, 0, 2);
     const mn_batch_norm_attributes a = {1e-5, 0.1};
     for (size_t s = 0; s < COUNT(norms); s++)
         for (int o = 0; o < 2; o++) {
@@ -136,8 +142,8 @@ END_TEST
 
 START_TEST(batch_norm_gradients)
 {
-    static const kernel all[] = {PLANNED(batch_norm_backward, 0, 16),
-                                 PLANNED(batch_norm_inference_backward, 0, 32)};
+    static const kernel all[] = {NORM(batch_norm_backward, 0, 16),
+                                 NORM(batch_norm_inference_backward, 0, 32)};
     const mn_batch_norm_attributes a = {1e-5, 0.1};
     for (size_t s = 0; s < COUNT(norms); s++)
         for (int o = 0; o < 2; o++) {
@@ -164,7 +170,7 @@ START_TEST(batch_norm_is_robust)
     const mn_batch_norm_attributes a = {0, 0.1};
     const mn_cpu cpu = mn_fixture_cpu(mn_cpu_best_kernels(), 1);
     const int64_t shape[2] = {20000, 3};
-    double workspace[6];
+    double workspace[(512 + 4) * 4];
     fixture f;
     mn_fixture_start(&f, &a, sizeof a);
     norm_inputs(&f, MN_F32, shape, 1000);
@@ -191,7 +197,7 @@ START_TEST(batch_norm_keeps_bad_statistics_out)
     const mn_batch_norm_attributes a = {1e-5, 0.1};
     const mn_cpu cpu = mn_fixture_cpu(mn_cpu_best_kernels(), 1);
     const double bad[] = {(double)NAN, (double)INFINITY, 3e38};
-    double workspace[8];
+    double workspace[(512 + 4) * 4];
     for (size_t b = 0; b < COUNT(bad); b++) {
         fixture f;
         mn_fixture_start(&f, &a, sizeof a);

@@ -351,7 +351,7 @@ START_TEST(options_are_checked)
     }
     options = defaults;
     options.size = 0;
-    expect_refusal(dataset, &options, "size 0");
+    expect_refusal(dataset, &options, "size is 0");
     options.size = sizeof options + 1;
     expect_refusal(dataset, &options, "mn_loader_options_default");
     mn_test_counter c = {0};

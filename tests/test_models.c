@@ -270,6 +270,8 @@ START_TEST(a_layer_has_one_place)
         ck_assert_int_eq(mn_sequential_add(bad[i][0], "again", bad[i][1]), MN_ERR_ARGUMENT);
         mn_error_clear(ctx);
     }
+    mn_module_free(layer); /* the chain's by now: nothing happens */
+    mn_module_free(inner);
     ck_assert_int_eq(mn_module_init(inner), MN_OK);
     ck_assert_int_eq(mn_module_init(outer), MN_OK);
     ck_assert_str_eq(mn_tensor_name(mn_module_parameters(outer, NULL)[0]), "inner.layer.weight");

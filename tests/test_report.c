@@ -102,7 +102,6 @@ START_TEST(json_of_what_was_not_measured)
 {
     mn_made_new(1, 2, 20);
     mn_made.runs[2].collapsed_step = 19;
-    mn_made.epochs[1][1].train_loss = (double)NAN;
     mn_made.epochs[1][0].train_loss = (double)INFINITY;
     mn_made.epochs[0][1].validation_accuracy = (double)NAN;
     char *json = json_text();
@@ -115,11 +114,26 @@ START_TEST(json_of_what_was_not_measured)
     mn_json_check(json, "runs.2.scale_final", "4096");
     mn_json_check(json, "deviation.fp16.collapsed_runs", "1");
     mn_json_check(json, "deviation.fp16.max_loss_delta", "null");
-    mn_json_check(json, "deviation.bf16.max_loss_delta", "\"nan\"");
-    mn_json_check(json, "runs.1.epochs.1.train_loss", "\"nan\"");
+    mn_json_check(json, "deviation.bf16.max_loss_delta", "\"inf\"");
+    mn_json_check(json, "runs.1.diverged", "false");
     mn_json_check(json, "runs.1.epochs.0.train_loss", "\"inf\"");
     mn_json_check(json, "runs.0.epochs.1.validation_accuracy", "null");
     mn_json_check(json, "verdict_rule.metric", "\"test_accuracy\"");
+    free(json);
+}
+END_TEST
+
+START_TEST(json_of_a_diverged_run)
+{
+    mn_made_new(3, 2, 20);
+    mn_made.epochs[1][1].train_loss = (double)NAN;
+    char *json = json_text();
+    mn_json_check(json, "runs.1.epochs.1.train_loss", "\"nan\"");
+    mn_json_check(json, "runs.1.diverged", "true");
+    mn_json_check(json, "deviation.bf16.accuracy_delta_pp.n", "2");
+    mn_json_check(json, "deviation.bf16.collapsed_runs", "1");
+    mn_json_check(json, "verdict.bf16", "\"not enough seeds to say\"");
+    mn_json_check(json, "verdict.fp16", "\"within the stated bound\"");
     free(json);
 }
 END_TEST
@@ -226,7 +240,8 @@ START_TEST(html_of_numbers_that_are_none)
     mn_made.epochs[5][1].test_accuracy = (double)NAN;
     mn_made.epochs[5][1].peak_tensor_bytes = 0;
     mn_made.epochs[8][1].data_wait_fraction = 1e300;
-    free(HTML_WITH("a run diverged", "not finite</span></td>", "not measured"));
+    free(HTML_WITH("a run diverged", "collapsed or diverged", "not finite</span></td>",
+                   "not measured"));
 }
 END_TEST
 
@@ -275,6 +290,7 @@ int main(void)
     tcase_add_test(tests, json_of_one_seed);
     tcase_add_test(tests, json_of_three_seeds);
     tcase_add_test(tests, json_of_what_was_not_measured);
+    tcase_add_test(tests, json_of_a_diverged_run);
     tcase_add_test(tests, json_of_nothing);
     tcase_add_test(tests, html_of_one_seed);
     tcase_add_test(tests, html_of_five_seeds);

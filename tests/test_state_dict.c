@@ -3,12 +3,14 @@
 #include "support_state.h"
 
 #include <check.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- dictionaries ---------------------------------------------------------------------------- */
@@ -38,6 +40,18 @@ START_TEST(put_and_find)
     ck_assert_ptr_null(mn_state_dict_get_string(dict, "none"));
     mn_state_dict_free(dict);
     mn_state_dict_free(NULL);
+}
+END_TEST
+
+/* A value that the dictionary itself holds, and is about to replace. */
+START_TEST(strings_may_come_from_itself)
+{
+    mn_state_dict *dict = mn_test_state_sample(mn_test_context);
+    const char *model = mn_state_dict_get_string(dict, "model");
+    ck_assert_int_eq(mn_state_dict_set_string(dict, "model", model), MN_OK);
+    ck_assert_str_eq(mn_state_dict_get_string(dict, "model"), "lenet5");
+    ck_assert_int_eq(mn_state_dict_string_count(dict), 2);
+    mn_state_dict_free(dict);
 }
 END_TEST
 
@@ -205,18 +219,102 @@ START_TEST(paths_that_cannot_be)
 }
 END_TEST
 
+/* What a killed writer left is taken over; what is no such file is refused and left alone. */
 START_TEST(names_in_the_way)
 {
     char stale[96];
+    struct stat info;
     mn_state_dict *dict = mn_test_state_sample(mn_test_context);
-    snprintf(stale, sizeof stale, "%s.tmp.%ld", mn_test_state_path, (long)getpid());
-    fclose(fopen(stale, "w"));
+    snprintf(stale, sizeof stale, "%s.tmp", mn_test_state_path);
+    FILE *file = fopen(stale, "w");
+    for (int i = 0; i < 10000; i++)
+        fputc('x', file);
+    fclose(file);
     ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_OK);
-    ck_assert_int_eq(mn_test_state_files(), 2);
+    ck_assert_int_eq(mn_test_state_files(), 1);
+    mn_state_dict *back = mn_state_dict_read(mn_test_context, mn_test_state_path);
+    ck_assert(back && mn_test_state_same(dict, back));
+    mn_state_dict_free(back);
+    ck_assert_int_eq(symlink(mn_test_state_path, stale), 0);
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_ERR_IO);
+    mn_test_expect_error(MN_ERR_IO, "temporary file");
+    ck_assert(lstat(stale, &info) == 0 && S_ISLNK(info.st_mode));
+    unlink(stale);
+    ck_assert_int_eq(mkfifo(stale, 0600), 0);
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_ERR_IO);
+    mn_test_expect_error(MN_ERR_IO, "temporary file");
+    int reader = open(stale, O_RDONLY | O_NONBLOCK);
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_ERR_IO);
+    mn_test_expect_error(MN_ERR_IO, "state.tmp is in the way: not a regular file");
+    close(reader);
     unlink(stale);
     ck_assert_int_eq(chdir(mn_test_state_folder), 0);
     ck_assert_int_eq(mn_state_dict_write(dict, "state"), MN_OK);
     ck_assert_int_eq(chdir("/"), 0);
+    mn_state_dict_free(dict);
+}
+END_TEST
+
+/* A second process is not let into a file that is being written. */
+START_TEST(writers_do_not_mix)
+{
+    char stale[96];
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int ready[2];
+    char byte;
+    mn_state_dict *dict = mn_test_state_sample(mn_test_context);
+    snprintf(stale, sizeof stale, "%s.tmp", mn_test_state_path);
+    ck_assert_int_eq(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int file = open(stale, O_WRONLY | O_CREAT, 0600);
+        if (fcntl(file, F_SETLK, &lock) != 0 || write(ready[1], "x", 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_ERR_IO);
+    mn_test_expect_error(MN_ERR_IO, "another process is writing it");
+    kill(child, SIGKILL);
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_OK);
+    ck_assert_int_eq(mn_test_state_files(), 1);
+    mn_state_dict_free(dict);
+}
+END_TEST
+
+/* Links stay, and what they lead to is replaced or made, beside itself. */
+START_TEST(links_are_followed)
+{
+    char link[96], second[96], folder[96], real[112];
+    struct stat info;
+    mn_state_dict *dict = mn_test_state_sample(mn_test_context);
+    snprintf(link, sizeof link, "%s/link", mn_test_state_folder);
+    snprintf(second, sizeof second, "%s/second", mn_test_state_folder);
+    snprintf(folder, sizeof folder, "%s/folder", mn_test_state_folder);
+    snprintf(real, sizeof real, "%s/real", folder);
+    ck_assert_int_eq(mkdir(folder, 0700), 0);
+    ck_assert_int_eq(symlink("folder/real", link), 0);
+    ck_assert_int_eq(symlink(link, second), 0); /* absolute */
+    for (int i = 0; i < 2; i++) {               /* to nothing, then to a file */
+        ck_assert_int_eq(mn_state_dict_write(dict, second), MN_OK);
+        ck_assert(lstat(link, &info) == 0 && S_ISLNK(info.st_mode));
+        ck_assert(lstat(second, &info) == 0 && S_ISLNK(info.st_mode));
+        ck_assert(lstat(real, &info) == 0 && S_ISREG(info.st_mode));
+        ck_assert_int_eq(mn_test_state_files(), 3);
+    }
+    mn_state_dict *back = mn_state_dict_read(mn_test_context, second);
+    ck_assert(back && mn_test_state_same(dict, back));
+    mn_state_dict_free(back);
+    unlink(real);
+    ck_assert_int_eq(symlink(second, real), 0); /* round and round */
+    ck_assert_int_eq(mn_state_dict_write(dict, second), MN_ERR_IO);
+    mn_test_expect_error(MN_ERR_IO, "second: cannot find the file");
+    unlink(real);
+    ck_assert_int_eq(rmdir(folder), 0); /* no temporary file may be left */
+    unlink(link);
+    unlink(second);
     mn_state_dict_free(dict);
 }
 END_TEST
@@ -308,12 +406,15 @@ int main(void)
     tcase_set_timeout(tcase, 240);
     tcase_add_checked_fixture(tcase, mn_test_state_open, mn_test_state_close);
     tcase_add_test(tcase, put_and_find);
+    tcase_add_test(tcase, strings_may_come_from_itself);
     tcase_add_test(tcase, wrong_entries_are_refused);
     tcase_add_test(tcase, many_names);
     tcase_add_test(tcase, filters_change_order);
     tcase_add_test(tcase, round_trip);
     tcase_add_test(tcase, paths_that_cannot_be);
     tcase_add_test(tcase, names_in_the_way);
+    tcase_add_test(tcase, writers_do_not_mix);
+    tcase_add_test(tcase, links_are_followed);
     tcase_add_test(tcase, full_disk_leaves_the_old_file);
     tcase_add_test(tcase, every_allocation_may_fail);
     suite_add_tcase(suite, tcase);

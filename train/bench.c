@@ -9,32 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef struct bench {
-    mn_bench_options options;
-    mn_error error;
-    mn_allocator allocator;
-    mn_context *context;
-    mn_dataset *dataset;
-    mn_loader *loader;
-    mn_batch batch; /* the one that every step takes */
-    mn_module *model;
-    mn_optimizer *optimizer;
-    mn_grad_scaler *scaler;
-    mn_trainer trainer;
-    mn_list seconds; /* double, one a timed step */
-} bench;
-
-static mn_status read_options(bench *b, const mn_bench_options *given)
+static mn_status check(const mn_bench_options *o, mn_error *error)
 {
-    mn_bench_options *o = &b->options;
-    *o = mn_bench_options_default();
-    MN_TRY(mn_options_copy(&b->error, "mn_bench", o, sizeof *o, given));
-    if (!o->model)
-        o->model = mn_bench_options_default().model;
-    const struct {
-        const char *name;
-        int64_t value, smallest;
-    } rules[] = {
+    const mn_integer_rule rules[] = {
         {"--batch", o->batch, 1},
         {"--steps", o->steps, 1},
         {"--warmup", o->warmup, 0},
@@ -43,93 +20,49 @@ static mn_status read_options(bench *b, const mn_bench_options *given)
         {"the number of channels", o->channels, 1},
         {"the number of classes", o->classes, 1},
     };
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        if (rules[i].value < rules[i].smallest)
-            return mn_error_set(&b->error, MN_ERR_ARGUMENT, "%s must be at least %lld, got %lld",
-                                rules[i].name, (long long)rules[i].smallest,
-                                (long long)rules[i].value);
-    }
-    if (!mn_amp_name(o->amp))
-        return mn_error_set(&b->error, MN_ERR_ARGUMENT, "--amp must be off, bf16 or fp16, got %s",
-                            mn_dtype_name(o->amp));
-    return MN_OK;
+    MN_TRY(mn_check_integers(rules, sizeof rules / sizeof *rules, error));
+    return mn_check_amp(o->amp, error);
 }
 
-static mn_status open_batch(bench *b)
+/* A run of training on one batch of images, whose loop is not used. */
+static mn_status open_run(mn_run *run, const mn_bench_options *o, mn_dataset **dataset,
+                          mn_error *error)
 {
-    const mn_bench_options *o = &b->options;
-    mn_loader_options options = mn_loader_options_default();
     char spec[160];
+    mn_train_options train = mn_train_options_default();
     snprintf(spec, sizeof spec, "synthetic:%dx%dx%d:%d:%" PRId64, o->height, o->width, o->channels,
              o->classes, o->batch);
-    b->dataset = mn_dataset_open(spec, true, &b->allocator, &b->error);
-    if (!b->dataset)
-        return b->error.status;
-    options.batch = o->batch;
-    options.shuffle = options.prefetch = false;
-    options.allocator = b->allocator;
-    MN_TRY(mn_dataset_normalization(b->dataset, 0, &options.normalization, &b->error));
-    b->loader = mn_loader_create(b->dataset, &options, &b->error);
-    if (!b->loader)
-        return b->error.status;
-    MN_TRY(mn_loader_start(b->loader, 0, 0, &b->error));
-    return mn_loader_next(b->loader, &b->batch, &b->error);
+    *dataset = mn_dataset_open(spec, true, &o->context.allocator, error);
+    if (!*dataset)
+        return error->status;
+    train.train_set = *dataset;
+    train.model = o->model;
+    train.amp = o->amp;
+    train.batch = o->batch;
+    train.schedule = MN_SCHEDULE_CONSTANT;
+    train.lr = 0.01;
+    train.weight_decay = train.validation = 0.0;
+    train.seed = o->context.seed;
+    train.context = o->context;
+    return mn_run_open(run, &train);
 }
 
-static mn_status open_training(bench *b)
+/* The report's ring is written as in training; nobody reads it. */
+static mn_status time_steps(mn_run *run, const mn_bench_options *o, mn_list *times)
 {
-    const mn_bench_options *o = &b->options;
-    mn_model_options model = mn_model_options_default();
-    mn_sgd_options sgd = mn_sgd_options_default();
-    mn_grad_scaler_options scaler = mn_grad_scaler_options_default();
-    int count = 0;
-    b->context = mn_context_create(&o->context, &b->error);
-    if (!b->context)
-        return b->error.status;
-    model.height = o->height;
-    model.width = o->width;
-    model.channels = o->channels;
-    model.classes = o->classes;
-    b->model = mn_model_create(b->context, o->model, &model);
-    MN_TRY(mn_error_status(b->context));
-    mn_tensor *const *parameters = mn_module_parameters(b->model, &count);
-    sgd.momentum = 0.9;
-    b->optimizer = mn_sgd_create(b->context, parameters, count, &sgd);
-    scaler.enabled = o->amp == MN_F16;
-    b->scaler = mn_grad_scaler_create(b->context, &scaler);
-    return mn_trainer_open(&b->trainer, b->context);
-}
-
-/* The ring is written as in training; nobody reads it. */
-static mn_status one_step(bench *b, int64_t number)
-{
-    mn_step step = {
-        .context = b->context,
-        .model = b->model,
-        .optimizer = b->optimizer,
-        .scaler = b->scaler,
-        .amp = b->options.amp,
-        .weight = 1.0,
-        .clip_norm = (double)INFINITY,
-        .window_complete = true,
-        .step = number,
-        .trainer = &b->trainer,
-    };
-    MN_TRY(mn_trainer_micro_step(&step, &b->batch, 1, mn_step_default, NULL));
-    return mn_synchronize(b->context);
-}
-
-static mn_status time_steps(bench *b)
-{
-    for (int64_t i = 0; i < b->options.warmup; i++)
-        MN_TRY(one_step(b, i + 1));
-    mn_memory_reset_peak(b->context);
-    for (int64_t i = 0; i < b->options.steps; i++) {
+    mn_batch batch;
+    MN_TRY(mn_loader_start(run->train, 0, 0, &run->error));
+    MN_TRY(mn_loader_next(run->train, &batch, &run->error));
+    for (int64_t i = 0; i < o->warmup + o->steps; i++) {
+        if (i == o->warmup)
+            mn_memory_reset_peak(run->context);
         double begin = mn_clock_seconds();
-        MN_TRY(one_step(b, b->options.warmup + i + 1));
+        MN_TRY(mn_run_micro_step(run, &batch, 1.0, true));
+        MN_TRY(mn_synchronize(run->context));
         double seconds = mn_clock_seconds() - begin;
-        if (!mn_list_append(&b->seconds, &seconds))
-            return mn_error_set(&b->error, MN_ERR_MEMORY, "no memory for the times of steps");
+        run->progress.step++;
+        if (i >= o->warmup && !mn_list_append(times, &seconds, 1))
+            return mn_error_set(&run->error, MN_ERR_MEMORY, "no memory for the times of steps");
     }
     return MN_OK;
 }
@@ -140,61 +73,49 @@ static int compare_seconds(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void fill_result(bench *b, mn_bench_result *result)
+static mn_bench_result make_result(mn_run *run, double *times, int64_t count)
 {
-    double *times = b->seconds.items;
-    int64_t count = b->seconds.count;
-    double batch = (double)b->options.batch;
+    double batch = (double)run->options.batch;
     qsort(times, (size_t)count, sizeof *times, compare_seconds);
     double median = 0.5 * (times[(count - 1) / 2] + times[count / 2]);
-    double gflop = 3e-9 * mn_module_forward_flops(b->model, b->options.batch);
-    *result = (mn_bench_result){
+    double gflop = 3e-9 * mn_module_forward_flops(run->model, run->options.batch);
+    return (mn_bench_result){
         .images_per_s_median = batch / median,
         .images_per_s_min = batch / times[count - 1],
         .images_per_s_max = batch / times[0],
         .step_ms_median = 1e3 * median,
         .step_ms_min = 1e3 * times[0],
         .step_ms_max = 1e3 * times[count - 1],
-        .peak_tensor_bytes = mn_memory_stats_get(b->context).peak_bytes,
+        .peak_tensor_bytes = mn_memory_stats_get(run->context).peak_bytes,
         .peak_rss_bytes = mn_peak_rss(),
         .gflop_per_step = gflop,
         .gflops = gflop / median,
-        .threads = mn_context_info_get(b->context).threads,
+        .threads = mn_context_info_get(run->context).threads,
     };
-}
-
-static void close_bench(bench *b)
-{
-    mn_loader_free(b->loader);
-    mn_dataset_free(b->dataset);
-    mn_trainer_close(&b->trainer);
-    mn_grad_scaler_free(b->scaler);
-    mn_optimizer_free(b->optimizer);
-    mn_module_free(b->model);
-    mn_context_free(b->context);
-    mn_list_free(&b->seconds);
 }
 
 mn_status mn_bench(const mn_bench_options *options, mn_bench_result *result, mn_error *error)
 {
-    bench b = {.context = NULL};
-    mn_status status = read_options(&b, options);
-    if (status == MN_OK && !result)
-        status = mn_error_set(&b.error, MN_ERR_ARGUMENT, "bench: result is NULL");
-    b.allocator = mn_allocator_or_default(&b.options.context.allocator);
-    b.seconds = (mn_list){.allocator = b.allocator, .item_bytes = sizeof(double)};
+    mn_bench_options o = mn_bench_options_default();
+    mn_error local = {MN_OK, ""};
+    error = error ? error : &local;
+    *error = local;
+    MN_TRY(mn_options_copy(error, "mn_bench", &o, sizeof o, options));
+    MN_TRY(check(&o, error));
+    if (!result)
+        return mn_error_set(error, MN_ERR_ARGUMENT, "bench: result is NULL");
+    mn_run run = {.context = NULL};
+    mn_dataset *dataset = NULL;
+    mn_list times = mn_list_new(&o.context.allocator, sizeof(double));
+    mn_status status = open_run(&run, &o, &dataset, error);
     if (status == MN_OK)
-        status = open_batch(&b);
+        status = time_steps(&run, &o, &times);
     if (status == MN_OK)
-        status = open_training(&b);
-    if (status == MN_OK)
-        status = time_steps(&b);
-    if (status == MN_OK)
-        fill_result(&b, result);
-    else if (b.error.status == MN_OK)
-        mn_error_set(&b.error, status, "%s", mn_error_message(b.context));
-    if (status != MN_OK && error)
-        *error = b.error;
-    close_bench(&b);
+        *result = make_result(&run, times.items, times.count);
+    else if (error->status == MN_OK)
+        mn_error_give(error, &run.error, run.context, status, "bench");
+    mn_list_free(&times);
+    mn_run_close(&run);
+    mn_dataset_free(dataset);
     return status;
 }

@@ -6,44 +6,50 @@
 #include "core/state_dict.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
+/* Numbers if `real`, else counts; the last three only if there was a best epoch. */
+static const struct {
+    const char *name;
+    size_t offset;
+    bool real;
+} entries[] = {
+#define ENTRY(member, real)                                                                        \
+    {                                                                                              \
+        "progress." #member, offsetof(mn_run_progress, member), real                               \
+    }
+    ENTRY(epoch, false),        ENTRY(position, false),  ENTRY(step, false),
+    ENTRY(skipped, false),      ENTRY(nonfinite, false), ENTRY(loss_sum, true),
+    ENTRY(correct, false),      ENTRY(samples, false),   ENTRY(best_epoch, false),
+    ENTRY(best_accuracy, true), ENTRY(best_loss, true),
+#undef ENTRY
+};
+enum { ENTRIES = sizeof entries / sizeof *entries };
+
 static mn_status save_progress(const mn_run_progress *p, mn_state_dict *dict)
 {
-    MN_TRY(mn_state_dict_put_i64(dict, "progress.epoch", p->epoch));
-    MN_TRY(mn_state_dict_put_i64(dict, "progress.position", p->position));
-    MN_TRY(mn_state_dict_put_i64(dict, "progress.step", p->step));
-    MN_TRY(mn_state_dict_put_i64(dict, "progress.skipped", p->skipped));
-    MN_TRY(mn_state_dict_put_i64(dict, "progress.nonfinite", p->nonfinite));
-    MN_TRY(mn_state_dict_put_f64(dict, "progress.loss_sum", p->loss_sum));
-    MN_TRY(mn_state_dict_put_i64(dict, "progress.correct", p->correct));
-    MN_TRY(mn_state_dict_put_i64(dict, "progress.samples", p->samples));
-    if (p->best_epoch == 0)
-        return MN_OK;
-    MN_TRY(mn_state_dict_put_i64(dict, "progress.best_epoch", p->best_epoch));
-    MN_TRY(mn_state_dict_put_f64(dict, "progress.best_accuracy", p->best_accuracy));
-    return mn_state_dict_put_f64(dict, "progress.best_loss", p->best_loss);
-}
-
-static mn_status load_best(const mn_state_dict *dict, mn_run_progress *p)
-{
-    mn_state_entry entry;
-    if (!mn_state_dict_find(dict, "progress.best_epoch", &entry))
-        return MN_OK;
-    MN_TRY(mn_state_dict_get_i64(dict, "progress.best_epoch", &p->best_epoch));
-    MN_TRY(mn_state_dict_get_f64(dict, "progress.best_accuracy", &p->best_accuracy));
-    return mn_state_dict_get_f64(dict, "progress.best_loss", &p->best_loss);
+    for (int i = 0; i < (p->best_epoch > 0 ? ENTRIES : ENTRIES - 3); i++) {
+        const void *at = (const char *)p + entries[i].offset;
+        MN_TRY(entries[i].real
+                   ? mn_state_dict_put_f64(dict, entries[i].name, *(const double *)at)
+                   : mn_state_dict_put_i64(dict, entries[i].name, *(const int64_t *)at));
+    }
+    return MN_OK;
 }
 
 /* Nothing in a file is trusted: the counts must be possible ones. */
-static mn_status check_progress(mn_run *run, const mn_run_progress *p)
+static mn_status read_progress(mn_run *run, const mn_state_dict *dict, mn_run_progress *p)
 {
-    const int64_t counts[] = {p->epoch,     p->position, p->step,    p->skipped,
-                              p->nonfinite, p->correct,  p->samples, p->best_epoch};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        if (counts[i] < 0 || counts[i] > INT64_MAX / 2)
+    mn_state_entry entry;
+    bool best = mn_state_dict_find(dict, "progress.best_epoch", &entry);
+    for (int i = 0; i < (best ? ENTRIES : ENTRIES - 3); i++) {
+        void *at = (char *)p + entries[i].offset;
+        MN_TRY(entries[i].real ? mn_state_dict_get_f64(dict, entries[i].name, at)
+                               : mn_state_dict_get_i64(dict, entries[i].name, at));
+        if (!entries[i].real && (*(int64_t *)at < 0 || *(int64_t *)at > INT64_MAX / 2))
             return mn_fail(run->context, MN_ERR_FORMAT,
                            "checkpoint %.400s: its progress has an impossible count",
                            run->options.resume);
@@ -52,28 +58,6 @@ static mn_status check_progress(mn_run *run, const mn_run_progress *p)
         return mn_fail(run->context, MN_ERR_FORMAT,
                        "checkpoint %.400s: the counts of its progress do not fit each other",
                        run->options.resume);
-    return MN_OK;
-}
-
-static mn_status load_progress(mn_run *run, const mn_state_dict *dict, mn_run_progress *p)
-{
-    *p = (mn_run_progress){0};
-    MN_TRY(mn_state_dict_get_i64(dict, "progress.epoch", &p->epoch));
-    MN_TRY(mn_state_dict_get_i64(dict, "progress.position", &p->position));
-    MN_TRY(mn_state_dict_get_i64(dict, "progress.step", &p->step));
-    MN_TRY(mn_state_dict_get_i64(dict, "progress.skipped", &p->skipped));
-    MN_TRY(mn_state_dict_get_i64(dict, "progress.nonfinite", &p->nonfinite));
-    MN_TRY(mn_state_dict_get_f64(dict, "progress.loss_sum", &p->loss_sum));
-    MN_TRY(mn_state_dict_get_i64(dict, "progress.correct", &p->correct));
-    MN_TRY(mn_state_dict_get_i64(dict, "progress.samples", &p->samples));
-    MN_TRY(load_best(dict, p));
-    MN_TRY(check_progress(run, p));
-    /* With other data, let through by resume_anyway, the epoch may be over earlier. */
-    if (p->position >= run->count) {
-        p->epoch++;
-        p->position = p->correct = p->samples = 0;
-        p->loss_sum = 0.0;
-    }
     return MN_OK;
 }
 
@@ -154,9 +138,9 @@ mn_status mn_run_save(mn_run *run)
 
 mn_status mn_run_load(mn_run *run, const mn_state_dict *dict)
 {
-    mn_run_progress progress;
+    mn_run_progress progress = {0};
     /* Everything is checked before anything is changed. */
-    MN_TRY(load_progress(run, dict, &progress));
+    MN_TRY(read_progress(run, dict, &progress));
     MN_TRY(mn_module_load(run->model, dict, false));
     MN_TRY(mn_optimizer_load(run->optimizer, dict, false));
     MN_TRY(mn_grad_scaler_load(run->scaler, dict, false));
@@ -164,5 +148,8 @@ mn_status mn_run_load(mn_run *run, const mn_state_dict *dict)
     MN_TRY(mn_optimizer_load(run->optimizer, dict, true));
     MN_TRY(mn_grad_scaler_load(run->scaler, dict, true));
     run->progress = progress;
+    /* With other data, let through by resume_anyway, the epoch may be over earlier. */
+    if (progress.position >= run->count)
+        mn_run_next_epoch(run);
     return MN_OK;
 }

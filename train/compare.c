@@ -14,9 +14,7 @@ enum { PRECISION_COUNT = 3 };
 /* The result with what it owns. */
 typedef struct comparison {
     mn_compare_result result; /* first: the public pointer is this one */
-    mn_allocator allocator;
-    int row_capacity;
-    mn_compare_row *rows;
+    mn_list rows;
     mn_compare_deviation deviations[PRECISION_COUNT];
 } comparison;
 
@@ -35,11 +33,10 @@ void mn_compare_result_free(mn_compare_result *result)
     if (result == NULL)
         return;
     comparison *c = (comparison *)result;
-    mn_allocator allocator = c->allocator;
-    for (int i = 0; i < c->result.row_count; i++)
-        mn_train_result_free((mn_train_result *)(uintptr_t)c->rows[i].run);
-    if (c->rows != NULL)
-        allocator.free(allocator.user, c->rows, (size_t)c->row_capacity * sizeof *c->rows);
+    mn_allocator allocator = c->rows.allocator;
+    for (int i = 0; i < result->row_count; i++)
+        mn_train_result_free((mn_train_result *)(uintptr_t)result->rows[i].run);
+    mn_list_free(&c->rows);
     allocator.free(allocator.user, c, sizeof *c);
 }
 
@@ -86,33 +83,33 @@ static mn_status check_options(const mn_compare_options *o, mn_error *error)
 
 static comparison *new_comparison(const mn_compare_options *o, int precision_count, mn_error *error)
 {
-    mn_allocator allocator = mn_allocator_or_default(&o->train.context.allocator);
-    comparison *c = allocator.alloc(allocator.user, sizeof *c, 16);
-    if (c != NULL) {
+    mn_list rows = mn_list_new(&o->train.context.allocator, sizeof(mn_compare_row));
+    comparison *c = rows.allocator.alloc(rows.allocator.user, sizeof *c, 16);
+    if (c != NULL && mn_list_reserve(&rows, (size_t)o->seeds * (size_t)precision_count)) {
         memset(c, 0, sizeof *c);
-        c->allocator = allocator;
-        c->row_capacity = o->seeds * precision_count;
-        c->rows = allocator.alloc(allocator.user, (size_t)c->row_capacity * sizeof *c->rows, 16);
-        c->result.rows = c->rows;
+        c->rows = rows;
+        c->result.rows = rows.items;
         c->result.deviations = c->deviations;
-    }
-    if (c != NULL && c->rows != NULL)
         return c;
+    }
+    if (c != NULL)
+        rows.allocator.free(rows.allocator.user, c, sizeof *c);
     mn_error_set(error, MN_ERR_MEMORY, "compare: no memory for the results");
-    mn_compare_result_free(c != NULL ? &c->result : NULL);
     return NULL;
 }
 
 /* One run; false when the comparison ends here. */
 static bool run_one(comparison *c, const mn_compare_options *o, const mn_train_options *train,
-                    int precision, mn_error *error)
+                    const char *precision, mn_error *error)
 {
     if (o->run_begin != NULL)
-        o->run_begin(train->user, precisions[precision].name, train->seed);
+        o->run_begin(train->user, precision, train->seed);
     mn_train_result *run = mn_train_collapsible(train, error);
     if (run == NULL)
         return false;
-    c->rows[c->result.row_count++] = (mn_compare_row){precisions[precision].name, train->seed, run};
+    const mn_compare_row row = {precision, train->seed, run};
+    mn_list_append(&c->rows, &row, 1); /* has room for all */
+    c->result.row_count++;
     c->result.cancelled = run->cancelled;
     return !run->cancelled;
 }
@@ -121,26 +118,13 @@ static bool run_all(comparison *c, const mn_compare_options *o, mn_train_options
                     const int *chosen, int count, mn_error *error)
 {
     uint64_t first = train->seed;
-    for (int s = 0; s < o->seeds; s++)
-        for (int p = 0; p < count; p++) {
-            train->seed = first + (uint64_t)s;
-            train->amp = precisions[chosen[p]].amp;
-            if (!run_one(c, o, train, chosen[p], error))
-                return c->result.cancelled;
-        }
-    return true;
-}
-
-static void deviate(comparison *c, const mn_compare_options *o, const int *chosen, int count)
-{
-    for (int p = 0; p < count; p++) {
-        if (precisions[chosen[p]].amp == MN_F32)
-            continue;
-        mn_compare_deviation *d = &c->deviations[c->result.deviation_count];
-        d->precision = precisions[chosen[p]].name;
-        mn_compare_deviate(c->rows, c->result.row_count, o->margin, d);
-        c->result.deviation_count += d->n + d->collapsed > 0;
+    for (int i = 0; i < o->seeds * count; i++) {
+        train->seed = first + (uint64_t)(i / count);
+        train->amp = precisions[chosen[i % count]].amp;
+        if (!run_one(c, o, train, precisions[chosen[i % count]].name, error))
+            return c->result.cancelled;
     }
+    return true;
 }
 
 /* Opens what the caller has not, so that all runs share the data in memory. As in mn_train, a
@@ -178,8 +162,14 @@ mn_compare_result *mn_compare(const mn_compare_options *options, mn_error *error
     mn_dataset *opened[2] = {NULL, NULL};
     bool done = c != NULL && open_data(&train, opened, error) == MN_OK &&
                 run_all(c, &o, &train, chosen, count, error);
-    if (done)
-        deviate(c, &o, chosen, count);
+    for (int p = 0; done && p < count; p++) {
+        mn_compare_deviation *d = &c->deviations[c->result.deviation_count];
+        d->precision = precisions[chosen[p]].name;
+        if (precisions[chosen[p]].amp == MN_F32)
+            continue;
+        mn_compare_deviate(c->result.rows, c->result.row_count, o.margin, d);
+        c->result.deviation_count += d->n + d->collapsed > 0;
+    }
     if (done && !c->result.cancelled && o.report != NULL)
         done = mn_report_write(&o, &c->result, error) == MN_OK;
     mn_dataset_free(opened[0]);

@@ -13,6 +13,12 @@ mn_status mn_report_write(const mn_compare_options *options, const mn_compare_re
  * seed, or test accuracy where there is no validation set. */
 void mn_compare_deviate(const mn_compare_row *rows, int row_count, double margin,
                         mn_compare_deviation *deviation);
+/* Whether the training loss was not finite at the end. Such runs count as collapsed ones, and so
+ * does a run whose reference did either. */
+bool mn_compare_diverged(const mn_train_result *run);
+/* The row of a precision and seed, or NULL. */
+const mn_compare_row *mn_compare_row_of(const mn_compare_row *rows, int row_count,
+                                        const char *precision, uint64_t seed);
 /* Quantile of Student's t at 0.95 for `degrees` >= 1 (two-sided 90 percent). */
 double mn_student_t95(int degrees);
 /* Whether the rows' runs held out a validation set. */

@@ -16,15 +16,9 @@ static mn_status evaluate_batch(mn_module *model, const mn_batch *batch, mn_dtyp
                                 mn_tensor *ring, bool first)
 {
     mn_context *context = mn_module_context(model);
-    const int64_t shape[4] = {batch->count, batch->height, batch->width, batch->channels};
-    mn_tensor *images = mn_tensor_from(context, MN_F32, 4, shape, batch->images);
-    mn_tensor *labels = mn_tensor_from(context, MN_I64, 1, shape, batch->labels);
-    if (amp != MN_F32)
-        MN_TRY(mn_autocast_begin(context, amp));
-    mn_tensor *logits = mn_module_forward(model, images);
-    mn_tensor *loss = mn_cross_entropy(logits, labels);
-    if (amp != MN_F32)
-        mn_autocast_end(context);
+    mn_tensor *images, *labels, *logits;
+    MN_TRY(mn_batch_upload(context, batch, &images, &labels));
+    mn_tensor *loss = mn_model_loss(model, images, labels, amp, &logits);
     MN_TRY(mn_error_status(context));
     mn_report_attributes attributes = {.first = first, .weight = (double)batch->count};
     mn_tensor *inputs[] = {ring, loss, logits, labels};
@@ -110,10 +104,8 @@ mn_status mn_evaluate(mn_module *model, mn_loader *loader, mn_dtype amp, mn_metr
                               mn_dtype_name(amp));
     else
         status = mn_evaluate_loader(model, loader, amp, metrics, &local);
-    if (status != MN_OK && local.status == MN_OK)
-        mn_error_set(&local, status, "%s", mn_error_message(mn_module_context(model)));
-    if (status != MN_OK && error)
-        *error = local;
+    if (status != MN_OK)
+        mn_error_give(error, &local, mn_module_context(model), status, "evaluate");
     return status;
 }
 
@@ -140,16 +132,9 @@ static mn_status read_options(evaluation *e, const mn_eval_options *given)
         return mn_error_set(&e->error, MN_ERR_ARGUMENT,
                             "--checkpoint, the file to evaluate, is "
                             "missing");
-    if (o->batch < 1)
-        return mn_error_set(&e->error, MN_ERR_ARGUMENT, "--batch must be at least 1, got %lld",
-                            (long long)o->batch);
-    if (o->limit < 0)
-        return mn_error_set(&e->error, MN_ERR_ARGUMENT, "--limit must be at least 0, got %lld",
-                            (long long)o->limit);
-    if (!mn_amp_name(o->amp))
-        return mn_error_set(&e->error, MN_ERR_ARGUMENT, "--amp must be off, bf16 or fp16, got %s",
-                            mn_dtype_name(o->amp));
-    return MN_OK;
+    const mn_integer_rule rules[] = {{"--batch", o->batch, 1}, {"--limit", o->limit, 0}};
+    MN_TRY(mn_check_integers(rules, 2, &e->error));
+    return mn_check_amp(o->amp, &e->error);
 }
 
 static mn_status wanted_number(evaluation *e, const char *key, int64_t *value)
@@ -180,14 +165,12 @@ static mn_status read_identity(evaluation *e)
     MN_TRY(wanted_number(e, "channels", &e->wanted.channels));
     MN_TRY(wanted_number(e, "classes", &classes));
     e->wanted.classes = (int)classes;
-    for (int i = 0; model && mn_model_name(i); i++)
-        if (strcmp(mn_model_name(i), model) == 0)
-            e->name = mn_model_name(i);
-    if (!e->name)
-        return mn_error_set(&e->error, MN_ERR_MISMATCH,
-                            "%.400s: this version of minim has no model \"%.80s\"",
-                            e->options.checkpoint, model ? model : "");
-    return MN_OK;
+    for (int i = 0; (e->name = mn_model_name(i)) != NULL; i++)
+        if (model && strcmp(e->name, model) == 0)
+            return MN_OK;
+    return mn_error_set(&e->error, MN_ERR_MISMATCH,
+                        "%.400s: this version of minim has no model \"%.80s\"",
+                        e->options.checkpoint, model ? model : "");
 }
 
 /* Before the model is made: a file that lies about sizes must not cost memory for them. */
@@ -217,14 +200,9 @@ static mn_status open_eval_data(evaluation *e)
 
 static mn_status open_eval_model(evaluation *e)
 {
-    mn_model_options options = mn_model_options_default();
-    options.height = (int)e->wanted.height;
-    options.width = (int)e->wanted.width;
-    options.channels = (int)e->wanted.channels;
-    options.classes = e->wanted.classes;
-    e->model = mn_model_create(e->context, e->name, &options);
     const char *rules = mn_state_dict_get_string(e->dict, "rules");
-    if (rules && *rules)
+    e->model = mn_model_for(e->context, e->name, &e->wanted, &e->error);
+    if (rules)
         MN_TRY(mn_autocast_set_rules(e->context, rules));
     return mn_module_load_state(e->model, e->dict);
 }
@@ -242,15 +220,6 @@ static mn_status evaluate_checkpoint(evaluation *e, mn_metrics *metrics)
     return mn_evaluate_loader(e->model, e->loader, e->options.amp, metrics, &e->error);
 }
 
-static void close_evaluation(evaluation *e)
-{
-    mn_loader_free(e->loader);
-    mn_dataset_free(e->dataset);
-    mn_module_free(e->model);
-    mn_state_dict_free(e->dict);
-    mn_context_free(e->context);
-}
-
 mn_status mn_eval_checkpoint(const mn_eval_options *options, mn_metrics *metrics,
                              const char **model_name, mn_error *error)
 {
@@ -260,12 +229,14 @@ mn_status mn_eval_checkpoint(const mn_eval_options *options, mn_metrics *metrics
         status = mn_error_set(&e.error, MN_ERR_ARGUMENT, "evaluate: metrics is NULL");
     if (status == MN_OK)
         status = evaluate_checkpoint(&e, metrics);
-    if (status != MN_OK && e.error.status == MN_OK)
-        mn_error_set(&e.error, status, "%s", mn_error_message(e.context));
-    if (status == MN_OK && model_name)
+    if (status != MN_OK)
+        mn_error_give(error, &e.error, e.context, status, "evaluate");
+    else if (model_name)
         *model_name = e.name;
-    if (status != MN_OK && error)
-        *error = e.error;
-    close_evaluation(&e);
+    mn_loader_free(e.loader);
+    mn_dataset_free(e.dataset);
+    mn_module_free(e.model);
+    mn_state_dict_free(e.dict);
+    mn_context_free(e.context);
     return status;
 }

@@ -2,20 +2,23 @@
 #include "train/train.h"
 
 #include <math.h>
+#include <stddef.h>
+
+#define COUNT_OF(table) (sizeof(table) / sizeof *(table))
 
 static mn_json_out *begin(mn_run *run, const char *event)
 {
     if (!run->options.log)
         return NULL;
     mn_out_reset(&run->json);
-    mn_out_begin_object(&run->json);
-    mn_out_add_string(&run->json, "event", event);
+    mn_out_begin(&run->json, NULL, '{');
+    mn_out_string(&run->json, "event", event);
     return &run->json;
 }
 
 static mn_status end(mn_run *run)
 {
-    mn_out_end_object(&run->json);
+    mn_out_end(&run->json, '}');
     const char *line = mn_out_text(&run->json);
     if (!line)
         return mn_error_set(&run->error, MN_ERR_MEMORY, "no memory for a line of the log");
@@ -23,35 +26,40 @@ static mn_status end(mn_run *run)
     return MN_OK;
 }
 
-static void add_scaler(mn_json_out *json, const mn_grad_scaler_options *scaler)
-{
-    mn_out_add_number(json, "init_scale", scaler->init_scale);
-    mn_out_add_number(json, "growth_factor", scaler->growth_factor);
-    mn_out_add_number(json, "backoff_factor", scaler->backoff_factor);
-    mn_out_add_integer(json, "growth_interval", scaler->growth_interval);
-    mn_out_add_number(json, "min_scale", scaler->min_scale);
-    mn_out_add_number(json, "max_scale", scaler->max_scale);
-}
+#define AT(member) offsetof(mn_train_options, member)
+static const mn_field run_fields[] = {
+    {"epochs", MN_FIELD_INTEGER, AT(epochs)},
+    {"steps", MN_FIELD_INTEGER, AT(steps)},
+    {"batch", MN_FIELD_INTEGER, AT(batch)},
+    {"accumulate", MN_FIELD_INTEGER, AT(accumulate)},
+    {"optimizer", MN_FIELD_STRING, AT(optimizer)},
+    {"lr", MN_FIELD_NUMBER, AT(lr)},
+    {"momentum", MN_FIELD_NUMBER, AT(momentum)},
+    {"weight_decay", MN_FIELD_NUMBER, AT(weight_decay)},
+};
+static const mn_field more_fields[] = {
+    {"clip_norm", MN_FIELD_NUMBER, AT(clip_norm)},
+    {"init_scale", MN_FIELD_NUMBER, AT(scaler.init_scale)},
+    {"growth_factor", MN_FIELD_NUMBER, AT(scaler.growth_factor)},
+    {"backoff_factor", MN_FIELD_NUMBER, AT(scaler.backoff_factor)},
+    {"growth_interval", MN_FIELD_INTEGER, AT(scaler.growth_interval)},
+    {"min_scale", MN_FIELD_NUMBER, AT(scaler.min_scale)},
+    {"max_scale", MN_FIELD_NUMBER, AT(scaler.max_scale)},
+    {"seed", MN_FIELD_UNSIGNED, AT(seed)},
+    {"validation", MN_FIELD_NUMBER, AT(validation)},
+    {"limit", MN_FIELD_INTEGER, AT(limit)},
+    {"rules", MN_FIELD_STRING, AT(rules)},
+};
+#undef AT
 
-void mn_config_json(mn_json_out *json, const mn_train_options *options, const char *data)
+void mn_config_json(mn_json_out *json, const mn_train_options *options, const char *model,
+                    const char *data)
 {
-    mn_out_add_string(json, "model", options->model);
-    mn_out_add_string(json, "data", data);
-    mn_out_add_integer(json, "epochs", options->epochs);
-    mn_out_add_integer(json, "steps", options->steps);
-    mn_out_add_integer(json, "batch", options->batch);
-    mn_out_add_integer(json, "accumulate", options->accumulate);
-    mn_out_add_string(json, "optimizer", options->optimizer);
-    mn_out_add_number(json, "lr", options->lr);
-    mn_out_add_number(json, "momentum", options->momentum);
-    mn_out_add_number(json, "weight_decay", options->weight_decay);
-    mn_out_add_string(json, "schedule", mn_schedule_name(options->schedule));
-    mn_out_add_number(json, "clip_norm", options->clip_norm);
-    add_scaler(json, &options->scaler);
-    mn_out_add_unsigned(json, "seed", options->seed);
-    mn_out_add_number(json, "validation", options->validation);
-    mn_out_add_integer(json, "limit", options->limit);
-    mn_out_add_string(json, "rules", options->rules);
+    mn_out_string(json, "model", model);
+    mn_out_string(json, "data", data);
+    mn_out_fields(json, run_fields, COUNT_OF(run_fields), options);
+    mn_out_string(json, "schedule", mn_schedule_name(options->schedule));
+    mn_out_fields(json, more_fields, COUNT_OF(more_fields), options);
 }
 
 mn_status mn_event_start(mn_run *run)
@@ -60,74 +68,76 @@ mn_status mn_event_start(mn_run *run)
     if (!json)
         return MN_OK;
     mn_context_info info = mn_context_info_get(run->context);
-    mn_out_add_string(json, "version", mn_version());
-    mn_out_add_string(json, "device", info.device);
-    mn_out_add_string(json, "cpu", info.cpu);
-    mn_out_add_string(json, "kernels", info.kernels);
-    mn_out_add_integer(json, "threads", info.threads);
-    mn_out_add_string(json, "model", run->options.model);
-    mn_out_add_integer(json, "parameters", run->parameters);
-    mn_out_add_string(json, "amp", mn_amp_name(run->options.amp));
-    mn_out_add_unsigned(json, "seed", run->options.seed);
-    mn_out_key(json, "config");
-    mn_out_begin_object(json);
-    mn_config_json(json, &run->options, mn_run_data_name(run));
-    mn_out_end_object(json);
-    mn_out_add_integer(json, "train_images", run->count);
-    mn_out_add_integer(json, "planned_steps", run->planned);
-    mn_out_add_integer(json, "first_step", run->progress.step + 1);
+    mn_out_string(json, "version", mn_version());
+    mn_out_string(json, "device", info.device);
+    mn_out_string(json, "cpu", info.cpu);
+    mn_out_string(json, "kernels", info.kernels);
+    mn_out_integer(json, "threads", info.threads);
+    mn_out_string(json, "model", run->options.model);
+    mn_out_integer(json, "parameters", run->parameters);
+    mn_out_string(json, "amp", mn_amp_name(run->options.amp));
+    mn_out_unsigned(json, "seed", run->options.seed);
+    mn_out_begin(json, "config", '{');
+    mn_config_json(json, &run->options, run->options.model, run->info.name);
+    mn_out_end(json, '}');
+    mn_out_integer(json, "train_images", run->count);
+    mn_out_integer(json, "planned_steps", run->planned);
+    mn_out_integer(json, "first_step", run->progress.step + 1);
     return end(run);
 }
 
+#define AT(member) offsetof(mn_step_result, member)
 mn_status mn_event_step(mn_run *run, const mn_step_result *result)
 {
+    static const mn_field fields[] = {
+        {"step", MN_FIELD_INTEGER, AT(step)},          {"epoch", MN_FIELD_INTEGER, AT(epoch)},
+        {"loss", MN_FIELD_NUMBER, AT(loss)},           {"lr", MN_FIELD_NUMBER, AT(lr)},
+        {"scale", MN_FIELD_NUMBER, AT(scale)},         {"skipped", MN_FIELD_BOOLEAN, AT(skipped)},
+        {"grad_norm", MN_FIELD_NUMBER, AT(grad_norm)},
+    };
     mn_json_out *json = begin(run, "step");
     if (!json)
         return MN_OK;
-    mn_out_add_integer(json, "step", result->step);
-    mn_out_add_integer(json, "epoch", result->epoch);
-    mn_out_add_number(json, "loss", result->loss);
-    mn_out_add_number(json, "lr", result->lr);
-    mn_out_add_number(json, "scale", result->scale);
-    mn_out_add_boolean(json, "skipped", result->skipped);
-    mn_out_add_number(json, "grad_norm", result->grad_norm);
+    mn_out_fields(json, fields, COUNT_OF(fields), result);
     return end(run);
 }
+#undef AT
 
-/* A part's loss and accuracies; a loss that is not a number is told from one not measured by its
- * accuracy. */
-static void add_part(mn_json_out *json, const char *const keys[3], double loss, double accuracy,
-                     double accuracy_fp32)
+/* A loss that is not a number is told from one not measured by its accuracy. */
+static void put_loss(mn_json_out *json, const char *key, double loss, double accuracy)
 {
     if (isnan(accuracy))
-        mn_out_add_measured(json, keys[0], accuracy);
+        mn_out_measured(json, key, accuracy);
     else
-        mn_out_add_number(json, keys[0], loss);
-    mn_out_add_measured(json, keys[1], accuracy);
-    mn_out_add_measured(json, keys[2], accuracy_fp32);
+        mn_out_number(json, key, loss);
 }
 
+#define AT(member) offsetof(mn_epoch_result, member)
 void mn_epoch_json(mn_json_out *json, const mn_epoch_result *result)
 {
-    static const char *const validation[3] = {"validation_loss", "validation_accuracy",
-                                              "validation_accuracy_fp32"};
-    static const char *const test[3] = {"test_loss", "test_accuracy", "test_accuracy_fp32"};
-    mn_out_add_integer(json, "epoch", result->epoch);
-    mn_out_add_integer(json, "steps", result->steps);
-    mn_out_add_number(json, "train_loss", result->train_loss);
-    mn_out_add_measured(json, "train_accuracy", result->train_accuracy);
-    add_part(json, validation, result->validation_loss, result->validation_accuracy,
-             result->validation_accuracy_fp32);
-    add_part(json, test, result->test_loss, result->test_accuracy, result->test_accuracy_fp32);
-    mn_out_add_measured(json, "images_per_s", result->images_per_s);
-    mn_out_add_measured(json, "data_wait_fraction", result->data_wait_fraction);
-    mn_out_add_number(json, "seconds", result->seconds);
-    mn_out_add_integer(json, "skipped_steps", result->skipped_steps);
-    mn_out_add_number(json, "scale", result->scale);
-    mn_out_add_integer(json, "nonfinite", result->nonfinite);
-    mn_out_add_unsigned(json, "peak_tensor_bytes", result->peak_tensor_bytes);
-    mn_out_add_unsigned(json, "peak_rss_bytes", result->peak_rss_bytes);
+    static const mn_field fields[] = {
+        {"epoch", MN_FIELD_INTEGER, AT(epoch)},
+        {"steps", MN_FIELD_INTEGER, AT(steps)},
+        {"train_loss", MN_FIELD_NUMBER, AT(train_loss)},
+        {"train_accuracy", MN_FIELD_MEASURED, AT(train_accuracy)},
+        {"validation_accuracy", MN_FIELD_MEASURED, AT(validation_accuracy)},
+        {"validation_accuracy_fp32", MN_FIELD_MEASURED, AT(validation_accuracy_fp32)},
+        {"test_accuracy", MN_FIELD_MEASURED, AT(test_accuracy)},
+        {"test_accuracy_fp32", MN_FIELD_MEASURED, AT(test_accuracy_fp32)},
+        {"images_per_s", MN_FIELD_MEASURED, AT(images_per_s)},
+        {"data_wait_fraction", MN_FIELD_MEASURED, AT(data_wait_fraction)},
+        {"seconds", MN_FIELD_NUMBER, AT(seconds)},
+        {"skipped_steps", MN_FIELD_INTEGER, AT(skipped_steps)},
+        {"scale", MN_FIELD_NUMBER, AT(scale)},
+        {"nonfinite", MN_FIELD_INTEGER, AT(nonfinite)},
+        {"peak_tensor_bytes", MN_FIELD_UNSIGNED, AT(peak_tensor_bytes)},
+        {"peak_rss_bytes", MN_FIELD_UNSIGNED, AT(peak_rss_bytes)},
+    };
+    mn_out_fields(json, fields, COUNT_OF(fields), result);
+    put_loss(json, "validation_loss", result->validation_loss, result->validation_accuracy);
+    put_loss(json, "test_loss", result->test_loss, result->test_accuracy);
 }
+#undef AT
 
 mn_status mn_event_epoch(mn_run *run, const mn_epoch_result *result)
 {
@@ -153,10 +163,10 @@ mn_status mn_event_end(mn_run *run)
     mn_json_out *json = begin(run, "end");
     if (!json)
         return MN_OK;
-    mn_out_add_integer(json, "epochs", run->progress.epoch);
-    mn_out_add_integer(json, "steps", run->progress.step);
-    mn_out_add_measured(json, "test_accuracy", final_accuracy(run));
-    mn_out_add_number(json, "seconds", mn_clock_seconds() - run->started);
-    mn_out_add_boolean(json, "cancelled", run->cancelled);
+    mn_out_integer(json, "epochs", run->progress.epoch);
+    mn_out_integer(json, "steps", run->progress.step);
+    mn_out_measured(json, "test_accuracy", final_accuracy(run));
+    mn_out_number(json, "seconds", mn_clock_seconds() - run->started);
+    mn_out_boolean(json, "cancelled", run->cancelled);
     return end(run);
 }

@@ -4,149 +4,131 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { VALUE_TEXT = 64, FACT_COUNT = 32 };
+enum { VALUE_TEXT = 64 };
+
+typedef enum fact_kind { TEXT, RULES, WHOLE, CLASSES, SEED, HASH, REAL, SCHEDULE } fact_kind;
 
 /* One part of the identity. */
 typedef struct fact {
     const char *key;    /* in the checkpoint */
     const char *option; /* for the user */
-    const char *value;
-    bool scaler; /* matters only between two runs with loss scaling */
+    fact_kind kind;
+    size_t offset; /* in mn_run */
+    bool scaler;   /* matters only between two runs with loss scaling */
 } fact;
 
-typedef struct facts {
-    char texts[FACT_COUNT][VALUE_TEXT]; /* of the values that are numbers */
-    int text_count;
-    fact list[FACT_COUNT];
-    int count;
-} facts;
+#define AT(member) offsetof(mn_run, member)
+static const fact facts[] = {
+    {"model", "--model", TEXT, AT(options.model), false},
+    {"data", "--data", TEXT, AT(info.name), false},
+    {"data_fingerprint", "fingerprint of the data", HASH, AT(info.fingerprint), false},
+    {"height", "image height", WHOLE, AT(info.height), false},
+    {"width", "image width", WHOLE, AT(info.width), false},
+    {"channels", "image channels", WHOLE, AT(info.channels), false},
+    {"classes", "classes", CLASSES, AT(info.classes), false},
+    {"batch", "--batch", WHOLE, AT(options.batch), false},
+    {"accumulate", "--accumulate", WHOLE, AT(options.accumulate), false},
+    {"optimizer", "--optimizer", TEXT, AT(options.optimizer), false},
+    {"lr", "--lr", REAL, AT(options.lr), false},
+    {"momentum", "--momentum", REAL, AT(options.momentum), false},
+    {"weight_decay", "--weight-decay", REAL, AT(options.weight_decay), false},
+    {"schedule", "--schedule", SCHEDULE, AT(options.schedule), false},
+    {"planned_steps", "planned steps (--steps or --epochs)", WHOLE, AT(planned), false},
+    {"clip_norm", "--clip-norm", REAL, AT(options.clip_norm), false},
+    {"init_scale", "--init-scale", REAL, AT(options.scaler.init_scale), true},
+    {"growth_factor", "growth factor of the scale", REAL, AT(options.scaler.growth_factor), true},
+    {"backoff_factor", "backoff factor of the scale", REAL, AT(options.scaler.backoff_factor),
+     true},
+    {"growth_interval", "--growth-interval", WHOLE, AT(options.scaler.growth_interval), true},
+    {"min_scale", "smallest scale", REAL, AT(options.scaler.min_scale), true},
+    {"max_scale", "largest scale", REAL, AT(options.scaler.max_scale), true},
+    {"seed", "--seed", SEED, AT(options.seed), false},
+    {"validation", "--validation", REAL, AT(options.validation), false},
+    {"limit", "--limit", WHOLE, AT(options.limit), false},
+    {"rules", "autocast rules", RULES, AT(rules), false},
+};
+enum { FACTS = sizeof facts / sizeof *facts };
 
-static void add(facts *all, const char *key, const char *option, const char *value)
+/* The value as text, in `text` if it is a number. */
+static const char *value_of(const mn_run *run, const fact *f, char text[VALUE_TEXT])
 {
-    all->list[all->count++] = (fact){key, option, value, false};
-}
-
-static void add_integer(facts *all, const char *key, const char *option, int64_t value)
-{
-    char *text = all->texts[all->text_count++];
-    snprintf(text, VALUE_TEXT, "%" PRId64, value);
-    add(all, key, option, text);
-}
-
-static void add_number(facts *all, const char *key, const char *option, double value)
-{
-    char *text = all->texts[all->text_count++];
-    if (isfinite(value))
-        mn_number_text(value, text);
-    else
-        snprintf(text, VALUE_TEXT, "%g", value);
-    add(all, key, option, text);
-}
-
-static void add_data(facts *all, const mn_run *run)
-{
-    add(all, "data", "--data", mn_run_data_name(run));
-    char *text = all->texts[all->text_count++];
-    snprintf(text, VALUE_TEXT, "%016" PRIx64, run->info.fingerprint);
-    add(all, "data_fingerprint", "fingerprint of the data", text);
-    add_integer(all, "height", "image height", run->info.height);
-    add_integer(all, "width", "image width", run->info.width);
-    add_integer(all, "channels", "image channels", run->info.channels);
-    add_integer(all, "classes", "classes", run->info.classes);
-}
-
-static void add_scaler(facts *all, const mn_grad_scaler_options *scaler)
-{
-    int first = all->count;
-    add_number(all, "init_scale", "--init-scale", scaler->init_scale);
-    add_number(all, "growth_factor", "growth factor of the scale", scaler->growth_factor);
-    add_number(all, "backoff_factor", "backoff factor of the scale", scaler->backoff_factor);
-    add_integer(all, "growth_interval", "--growth-interval", scaler->growth_interval);
-    add_number(all, "min_scale", "smallest scale", scaler->min_scale);
-    add_number(all, "max_scale", "largest scale", scaler->max_scale);
-    for (int i = first; i < all->count; i++)
-        all->list[i].scaler = true;
-}
-
-static void collect(facts *all, const mn_run *run)
-{
-    const mn_train_options *o = &run->options;
-    all->count = all->text_count = 0;
-    add(all, "model", "--model", o->model);
-    add_data(all, run);
-    add_integer(all, "batch", "--batch", o->batch);
-    add_integer(all, "accumulate", "--accumulate", o->accumulate);
-    add(all, "optimizer", "--optimizer", o->optimizer);
-    add_number(all, "lr", "--lr", o->lr);
-    add_number(all, "momentum", "--momentum", o->momentum);
-    add_number(all, "weight_decay", "--weight-decay", o->weight_decay);
-    add(all, "schedule", "--schedule", mn_schedule_name(o->schedule));
-    add_integer(all, "planned_steps", "planned steps (--steps or --epochs)", run->planned);
-    add_number(all, "clip_norm", "--clip-norm", o->clip_norm);
-    add_scaler(all, &o->scaler);
-    char *seed = all->texts[all->text_count++];
-    snprintf(seed, VALUE_TEXT, "%" PRIu64, o->seed);
-    add(all, "seed", "--seed", seed);
-    add_number(all, "validation", "--validation", o->validation);
-    add_integer(all, "limit", "--limit", o->limit);
-    add(all, "rules", "autocast rules", run->rules);
+    const void *at = (const char *)run + f->offset;
+    switch (f->kind) {
+    case TEXT:
+        return *(const char *const *)at;
+    case RULES:
+        return at;
+    case SCHEDULE:
+        return mn_schedule_name(*(const mn_schedule_kind *)at);
+    case WHOLE:
+        snprintf(text, VALUE_TEXT, "%" PRId64, *(const int64_t *)at);
+        break;
+    case CLASSES:
+        snprintf(text, VALUE_TEXT, "%d", *(const int *)at);
+        break;
+    case SEED:
+        snprintf(text, VALUE_TEXT, "%" PRIu64, *(const uint64_t *)at);
+        break;
+    case HASH:
+        snprintf(text, VALUE_TEXT, "%016" PRIx64, *(const uint64_t *)at);
+        break;
+    case REAL:
+        if (isfinite(*(const double *)at))
+            mn_number_text(*(const double *)at, text);
+        else
+            snprintf(text, VALUE_TEXT, "%g", *(const double *)at);
+    }
+    return text;
 }
 
 /* One name a line. */
 static mn_status save_class_names(const mn_run *run, mn_state_dict *dict)
 {
-    const char *const *names = run->info.class_names;
-    size_t bytes = 1, used = 0;
-    if (!names)
+    mn_json_out names;
+    if (!run->info.class_names)
         return MN_OK;
+    mn_out_init(&names, &run->allocator);
     for (int i = 0; i < run->info.classes; i++)
-        if (!mn_size_add(bytes, strlen(names[i]) + 1, &bytes))
-            return mn_fail(run->context, MN_ERR_MEMORY, "class names do not fit in memory");
-    char *text = mn_host_alloc(run->context, bytes);
-    if (!text)
-        return mn_error_status(run->context);
-    text[0] = '\0';
-    for (int i = 0; i < run->info.classes; i++) {
-        int length = snprintf(text + used, bytes - used, "%s%s", i ? "\n" : "", names[i]);
-        used += length > 0 ? (size_t)length : 0;
-    }
-    mn_status status = mn_state_dict_set_string(dict, "class_names", text);
-    mn_host_free(run->context, text, bytes);
+        mn_put(&names, "%s%s", i ? "\n" : "", run->info.class_names[i]);
+    const char *text = mn_out_text(&names);
+    mn_status status = text ? mn_state_dict_set_string(dict, "class_names", text)
+                            : mn_fail(run->context, MN_ERR_MEMORY, "no memory for class names");
+    mn_out_free(&names);
     return status;
 }
 
 mn_status mn_identity_save(const mn_run *run, mn_state_dict *dict)
 {
-    facts all;
-    collect(&all, run);
+    char text[VALUE_TEXT];
     MN_TRY(mn_state_dict_set_string(dict, "minim_version", mn_version()));
     MN_TRY(mn_state_dict_set_string(dict, "amp", mn_amp_name(run->options.amp)));
-    for (int i = 0; i < all.count; i++)
-        MN_TRY(mn_state_dict_set_string(dict, all.list[i].key, all.list[i].value));
+    for (int i = 0; i < FACTS; i++)
+        MN_TRY(mn_state_dict_set_string(dict, facts[i].key, value_of(run, &facts[i], text)));
     return save_class_names(run, dict);
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
 /* Data sets are the same whatever follows the name: their fingerprints are compared. */
-static bool same(const fact *here, const char *there)
+static bool same(const char *key, const char *here, const char *there)
 {
-    size_t length = strcspn(here->value, ":");
-    if (strcmp(here->key, "data") != 0)
-        return strcmp(here->value, there) == 0;
-    return length == strcspn(there, ":") && strncmp(here->value, there, length) == 0;
+    size_t length = strcspn(here, ":");
+    if (strcmp(key, "data") != 0)
+        return strcmp(here, there) == 0;
+    return length == strcspn(there, ":") && strncmp(here, there, length) == 0;
 }
 
 /* Appends "--lr 0.05 there, 0.1 here" while there is room. */
-static void describe(char *text, size_t size, const fact *here, const char *there)
+static void describe(char *text, size_t size, const char *option, const char *here,
+                     const char *there)
 {
     size_t used = strlen(text);
-    snprintf(text + used, size - used, "%s%s %.80s there, %.80s here", used ? "; " : "",
-             here->option, there ? (*there ? there : "none") : "unknown",
-             *here->value ? here->value : "none");
+    snprintf(text + used, size - used, "%s%s %.80s there, %.80s here", used ? "; " : "", option,
+             there ? (*there ? there : "none") : "unknown", *here ? here : "none");
 }
 
 static void notice(const mn_run *run, const char *text)
@@ -173,8 +155,7 @@ static void notice_amp(const mn_run *run, const char *there)
 
 mn_status mn_identity_check(mn_run *run, const mn_state_dict *dict)
 {
-    facts all;
-    char differences[800] = "", text[1024];
+    char differences[800] = "", text[1024], value[VALUE_TEXT];
     const char *amp = mn_state_dict_get_string(dict, "amp");
     const char *path = run->options.resume;
     if (!amp || !mn_state_dict_get_string(dict, "model"))
@@ -183,13 +164,10 @@ mn_status mn_identity_check(mn_run *run, const mn_state_dict *dict)
                             "model and run",
                             path);
     bool scaled = strcmp(amp, "fp16") == 0 && run->options.amp == MN_F16;
-    collect(&all, run);
-    for (int i = 0; i < all.count; i++) {
-        const char *there = mn_state_dict_get_string(dict, all.list[i].key);
-        if (all.list[i].scaler && !scaled)
-            continue;
-        if (!there || !same(&all.list[i], there))
-            describe(differences, sizeof differences, &all.list[i], there);
+    for (const fact *f = facts; f < facts + FACTS; f++) {
+        const char *here = value_of(run, f, value), *there = mn_state_dict_get_string(dict, f->key);
+        if ((!f->scaler || scaled) && (!there || !same(f->key, here, there)))
+            describe(differences, sizeof differences, f->option, here, there);
     }
     if (differences[0] && !run->options.resume_anyway)
         return mn_error_set(&run->error, MN_ERR_MISMATCH,

@@ -1,191 +1,132 @@
-/* train/json.c: JSON text in a growing buffer. */
+/* train/json.c: arrays that grow, and JSON text in one. */
 #include "train/json.h"
+
+#include "core/json.h"
 
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_CAPACITY = 512, ALIGNMENT = 16 };
+enum { FIRST_BYTES = 512 };
+
+/* ---- arrays ---------------------------------------------------------------------------------- */
+
+mn_list mn_list_new(const mn_allocator *allocator, size_t item_bytes)
+{
+    return (mn_list){.allocator = mn_allocator_or_default(allocator), .item_bytes = item_bytes};
+}
+
+bool mn_list_reserve(mn_list *list, size_t more)
+{
+    size_t wanted, used = (size_t)list->count * list->item_bytes;
+    return mn_size_add((size_t)list->count, more, &wanted) &&
+           mn_size_mul(wanted, list->item_bytes, &wanted) &&
+           mn_allocator_grow(&list->allocator, &list->items, &list->bytes, used,
+                             wanted < FIRST_BYTES ? FIRST_BYTES : wanted);
+}
+
+bool mn_list_append(mn_list *list, const void *items, size_t more)
+{
+    if (!mn_list_reserve(list, more))
+        return false;
+    memcpy((char *)list->items + (size_t)list->count * list->item_bytes, items,
+           more * list->item_bytes);
+    list->count += (int64_t)more;
+    return true;
+}
+
+void mn_list_free(mn_list *list)
+{
+    if (list->items)
+        list->allocator.free(list->allocator.user, list->items, list->bytes);
+    list->items = NULL;
+    list->bytes = 0;
+    list->count = 0;
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
 
 void mn_out_init(mn_json_out *json, const mn_allocator *allocator)
 {
-    *json = (mn_json_out){.allocator = mn_allocator_or_default(allocator)};
+    *json = (mn_json_out){.text = mn_list_new(allocator, 1)};
 }
 
 void mn_out_free(mn_json_out *json)
 {
-    if (json->text)
-        json->allocator.free(json->allocator.user, json->text, json->capacity);
-    json->text = NULL;
-    json->length = json->capacity = 0;
+    mn_list_free(&json->text);
 }
 
 void mn_out_reset(mn_json_out *json)
 {
-    json->length = 0;
+    json->text.count = 0;
     json->comma = json->failed = false;
-    if (json->text)
-        json->text[0] = '\0';
 }
 
-const char *mn_out_text(const mn_json_out *json)
+char *mn_out_text(mn_json_out *json)
 {
+    json->failed = json->failed || !mn_list_reserve(&json->text, 1);
     if (json->failed)
         return NULL;
-    return json->text ? json->text : "";
-}
-
-/* ---- the buffer ------------------------------------------------------------------------------ */
-
-/* Makes room for `more` bytes and the terminating zero. */
-static bool reserve(mn_json_out *json, size_t more)
-{
-    size_t needed, capacity;
-    if (!mn_size_add(json->length, more, &needed) || !mn_size_add(needed, 1, &needed))
-        return false;
-    if (needed <= json->capacity)
-        return true;
-    if (!mn_size_mul(json->capacity, 2, &capacity) || capacity < needed)
-        capacity = needed < FIRST_CAPACITY ? FIRST_CAPACITY : needed;
-    char *text = json->allocator.alloc(json->allocator.user, capacity, ALIGNMENT);
-    if (!text)
-        return false;
-    if (json->text) {
-        memcpy(text, json->text, json->length + 1);
-        json->allocator.free(json->allocator.user, json->text, json->capacity);
-    }
-    json->text = text;
-    json->capacity = capacity;
-    return true;
+    ((char *)json->text.items)[json->text.count] = '\0';
+    return json->text.items;
 }
 
 static void append(mn_json_out *json, const char *bytes, size_t count)
 {
-    if (json->failed)
-        return;
-    if (!reserve(json, count)) {
+    json->failed = json->failed || !mn_list_append(&json->text, bytes, count);
+}
+
+void mn_put(mn_json_out *json, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(NULL, 0, format, arguments);
+    va_end(arguments);
+    if (length < 0 || json->failed || !mn_list_reserve(&json->text, (size_t)length + 1)) {
         json->failed = true;
         return;
     }
-    memcpy(json->text + json->length, bytes, count);
-    json->length += count;
-    json->text[json->length] = '\0';
+    va_start(arguments, format);
+    vsnprintf((char *)json->text.items + json->text.count, (size_t)length + 1, format, arguments);
+    va_end(arguments);
+    json->text.count += length;
 }
 
-static void append_text(mn_json_out *json, const char *text)
-{
-    append(json, text, strlen(text));
-}
-
-static void separate(mn_json_out *json)
-{
-    if (json->comma)
-        append(json, ",", 1);
-    json->comma = true;
-}
-
-static void value_text(mn_json_out *json, const char *text)
-{
-    separate(json);
-    append_text(json, text);
-}
-
-/* ---- structure ------------------------------------------------------------------------------- */
-
-static void begin(mn_json_out *json, const char *bracket)
-{
-    value_text(json, bracket);
-    json->comma = false;
-}
-
-static void end(mn_json_out *json, const char *bracket)
-{
-    append_text(json, bracket);
-    json->comma = true;
-}
-
-void mn_out_begin_object(mn_json_out *json)
-{
-    begin(json, "{");
-}
-
-void mn_out_end_object(mn_json_out *json)
-{
-    end(json, "}");
-}
-
-void mn_out_begin_array(mn_json_out *json)
-{
-    begin(json, "[");
-}
-
-void mn_out_end_array(mn_json_out *json)
-{
-    end(json, "]");
-}
-
-void mn_out_key(mn_json_out *json, const char *key)
-{
-    mn_out_string(json, key);
-    append(json, ":", 1);
-    json->comma = false;
-}
-
-/* ---- values ---------------------------------------------------------------------------------- */
-
-/* Length of the UTF-8 sequence at text; 0 if it is not one (RFC 3629: no overlong forms, no
- * surrogates, nothing above U+10FFFF). */
-static size_t utf8_length(const char *text)
-{
-    const unsigned char *at = (const unsigned char *)text;
-    unsigned char low = 0x80, high = 0xbf;
-    size_t length = at[0] < 0x80 ? 1 : at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 : 4;
-    if (length == 1)
-        return 1;
-    if (at[0] < 0xc2 || at[0] > 0xf4)
-        return 0;
-    if (at[0] == 0xe0)
-        low = 0xa0;
-    if (at[0] == 0xf0)
-        low = 0x90;
-    if (at[0] == 0xed)
-        high = 0x9f;
-    if (at[0] == 0xf4)
-        high = 0x8f;
-    if (at[1] < low || at[1] > high)
-        return 0;
-    for (size_t i = 2; i < length; i++)
-        if (at[i] < 0x80 || at[i] > 0xbf)
-            return 0;
-    return length;
-}
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void append_control(mn_json_out *json, char byte)
 {
     static const char from[] = "\b\f\n\r\t", to[] = "bfnrt";
     const char *found = strchr(from, byte);
-    char text[8];
     if (found)
-        snprintf(text, sizeof text, "\\%c", to[found - from]);
+        mn_put(json, "\\%c", to[found - from]);
     else
-        snprintf(text, sizeof text, "\\u%04x", (unsigned)(unsigned char)byte);
-    append_text(json, text);
+        mn_put(json, "\\u%04x", (unsigned)(unsigned char)byte);
 }
 
-void mn_out_string(mn_json_out *json, const char *value)
+/* Of the UTF-8 sequence at text; 0 if it is not one. */
+static size_t sequence_length(const char *text)
 {
-    if (!value) {
-        mn_out_null(json);
-        return;
+    char part[5] = "";
+    for (size_t i = 0; i < 4 && text[i]; i++) {
+        part[i] = text[i];
+        if (mn_utf8_valid(part))
+            return i + 1;
     }
-    value_text(json, "\"");
+    return 0;
+}
+
+static void append_string(mn_json_out *json, const char *value)
+{
+    append(json, "\"", 1);
     while (*value) {
-        size_t length = utf8_length(value);
+        size_t length = sequence_length(value);
         if (length == 0)
-            append_text(json, "\xef\xbf\xbd");
+            append(json, "\xef\xbf\xbd", 3);
         else if (*value == '"' || *value == '\\')
             append(json, *value == '"' ? "\\\"" : "\\\\", 2);
         else if ((unsigned char)*value < 0x20 || *value == 0x7f)
@@ -195,6 +136,46 @@ void mn_out_string(mn_json_out *json, const char *value)
         value += length ? length : 1;
     }
     append(json, "\"", 1);
+}
+
+/* A comma if one is due, and the key. */
+static void begin_value(mn_json_out *json, const char *key)
+{
+    if (json->comma)
+        append(json, ",", 1);
+    json->comma = true;
+    if (!key)
+        return;
+    append_string(json, key);
+    append(json, ":", 1);
+}
+
+static void put_value(mn_json_out *json, const char *key, const char *text)
+{
+    begin_value(json, key);
+    append(json, text, strlen(text));
+}
+
+void mn_out_begin(mn_json_out *json, const char *key, char bracket)
+{
+    put_value(json, key, (char[]){bracket, '\0'});
+    json->comma = false;
+}
+
+void mn_out_end(mn_json_out *json, char bracket)
+{
+    append(json, &bracket, 1);
+    json->comma = true;
+}
+
+void mn_out_string(mn_json_out *json, const char *key, const char *value)
+{
+    if (!value) {
+        put_value(json, key, "null");
+        return;
+    }
+    begin_value(json, key);
+    append_string(json, value);
 }
 
 /* The decimal separator follows the locale and may be several bytes; JSON wants a point. */
@@ -219,83 +200,68 @@ void mn_number_text(double value, char text[MN_NUMBER_TEXT])
     make_point(text);
 }
 
-void mn_out_number(mn_json_out *json, double value)
+void mn_out_number(mn_json_out *json, const char *key, double value)
 {
     char text[MN_NUMBER_TEXT];
-    if (isnan(value)) {
-        value_text(json, "\"nan\"");
-    } else if (isinf(value)) {
-        value_text(json, value > 0.0 ? "\"inf\"" : "\"-inf\"");
-    } else {
+    if (isfinite(value))
         mn_number_text(value, text);
-        value_text(json, text);
-    }
+    put_value(json, key,
+              isfinite(value) ? text
+              : isnan(value)  ? "\"nan\""
+              : value > 0.0   ? "\"inf\""
+                              : "\"-inf\"");
 }
 
-void mn_out_measured(mn_json_out *json, double value)
+void mn_out_measured(mn_json_out *json, const char *key, double value)
 {
     if (isnan(value))
-        mn_out_null(json);
+        mn_out_string(json, key, NULL);
     else
-        mn_out_number(json, value);
+        mn_out_number(json, key, value);
 }
 
-void mn_out_integer(mn_json_out *json, int64_t value)
+void mn_out_integer(mn_json_out *json, const char *key, int64_t value)
 {
     char text[MN_NUMBER_TEXT];
     snprintf(text, sizeof text, "%" PRId64, value);
-    value_text(json, text);
+    put_value(json, key, text);
 }
 
-void mn_out_unsigned(mn_json_out *json, uint64_t value)
+void mn_out_unsigned(mn_json_out *json, const char *key, uint64_t value)
 {
     char text[MN_NUMBER_TEXT];
     snprintf(text, sizeof text, "%" PRIu64, value);
-    value_text(json, text);
+    put_value(json, key, text);
 }
 
-void mn_out_boolean(mn_json_out *json, bool value)
+void mn_out_boolean(mn_json_out *json, const char *key, bool value)
 {
-    value_text(json, value ? "true" : "false");
+    put_value(json, key, value ? "true" : "false");
 }
 
-void mn_out_null(mn_json_out *json)
+void mn_out_fields(mn_json_out *json, const mn_field *fields, size_t count, const void *from)
 {
-    value_text(json, "null");
-}
-
-void mn_out_add_string(mn_json_out *json, const char *key, const char *value)
-{
-    mn_out_key(json, key);
-    mn_out_string(json, value);
-}
-
-void mn_out_add_number(mn_json_out *json, const char *key, double value)
-{
-    mn_out_key(json, key);
-    mn_out_number(json, value);
-}
-
-void mn_out_add_measured(mn_json_out *json, const char *key, double value)
-{
-    mn_out_key(json, key);
-    mn_out_measured(json, value);
-}
-
-void mn_out_add_integer(mn_json_out *json, const char *key, int64_t value)
-{
-    mn_out_key(json, key);
-    mn_out_integer(json, value);
-}
-
-void mn_out_add_unsigned(mn_json_out *json, const char *key, uint64_t value)
-{
-    mn_out_key(json, key);
-    mn_out_unsigned(json, value);
-}
-
-void mn_out_add_boolean(mn_json_out *json, const char *key, bool value)
-{
-    mn_out_key(json, key);
-    mn_out_boolean(json, value);
+    for (const mn_field *field = fields; field < fields + count; field++) {
+        const void *at = (const char *)from + field->offset;
+        switch (field->kind) {
+        case MN_FIELD_STRING:
+            mn_out_string(json, field->key, *(const char *const *)at);
+            break;
+        case MN_FIELD_NUMBER:
+            mn_out_number(json, field->key, *(const double *)at);
+            break;
+        case MN_FIELD_MEASURED:
+            mn_out_measured(json, field->key, *(const double *)at);
+            break;
+        case MN_FIELD_INTEGER:
+            mn_out_integer(json, field->key, *(const int64_t *)at);
+            break;
+        case MN_FIELD_UNSIGNED:
+            mn_out_unsigned(json, field->key, *(const uint64_t *)at);
+            break;
+        case MN_FIELD_BOOLEAN:
+            mn_out_boolean(json, field->key, *(const bool *)at);
+            break;
+        }
+    }
 }

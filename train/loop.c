@@ -3,6 +3,7 @@
 #include "train/train.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- measuring ------------------------------------------------------------------------------- */
@@ -17,6 +18,13 @@ static void watch_start(mn_run *run)
     watch->waited_before = mn_loader_wait_seconds(run->train);
 }
 
+/* Warm-up, evaluation or a checkpoint is over: its memory is not the steps'. */
+static void watch_resume(mn_run *run)
+{
+    mn_memory_reset_peak(run->context);
+    watch_start(run);
+}
+
 /* The device has nothing left to do: what was enqueued counts. */
 static void watch_stop(mn_run *run)
 {
@@ -29,22 +37,6 @@ static void watch_stop(mn_run *run)
     watch->running = false;
     watch->seconds += mn_clock_seconds() - watch->started;
     watch->waited += mn_loader_wait_seconds(run->train) - watch->waited_before;
-}
-
-/* Evaluation and checkpoints are over: their memory is not the steps'. */
-static void watch_resume(mn_run *run)
-{
-    mn_memory_reset_peak(run->context);
-    watch_start(run);
-}
-
-static mn_status end_warmup(mn_run *run)
-{
-    MN_TRY(mn_synchronize(run->context));
-    mn_memory_reset_peak(run->context);
-    run->peak = 0;
-    watch_start(run);
-    return MN_OK;
 }
 
 static double rate(const mn_run *run)
@@ -92,7 +84,7 @@ static mn_status take_result(void *user, const mn_step_result *result)
     p->correct += result->correct;
     p->skipped += result->skipped;
     p->nonfinite += result->nonfinite;
-    if (!mn_list_append(&run->step_results, result))
+    if (!mn_list_append(&run->step_results, result, 1))
         return mn_error_set(&run->error, MN_ERR_MEMORY, "no memory for the results of steps");
     MN_TRY(mn_event_step(run, result));
     if (run->options.progress)
@@ -129,27 +121,42 @@ static mn_status collect(mn_run *run)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static mn_step make_step(mn_run *run)
+static mn_status upload_and_step(mn_run *run, mn_step *step, const mn_batch *batch)
 {
-    return (mn_step){
+    const mn_train_options *o = &run->options;
+    MN_TRY(mn_batch_upload(run->context, batch, &step->images, &step->labels));
+    MN_TRY((o->step ? o->step : mn_step_default)(step, o->step_user));
+    MN_TRY(mn_error_status(run->context));
+    return step->window_complete
+               ? mn_trainer_end_window(step->trainer, step, run->progress.epoch + 1)
+               : MN_OK;
+}
+
+mn_status mn_run_micro_step(mn_run *run, const mn_batch *batch, double weight, bool last)
+{
+    mn_step step = {
         .context = run->context,
         .model = run->model,
         .optimizer = run->optimizer,
         .scaler = run->scaler,
         .amp = run->options.amp,
+        .weight = weight,
         .clip_norm = run->options.clip_norm,
+        .window_complete = last,
         .step = run->progress.step + 1,
         .trainer = &run->trainer,
     };
+    mn_scope scope = mn_scope_begin(run->context);
+    mn_status status = upload_and_step(run, &step, batch);
+    mn_scope_end(run->context, scope);
+    return status;
 }
 
 static mn_status run_window(mn_run *run)
 {
-    const mn_train_options *o = &run->options;
     mn_run_progress *p = &run->progress;
     int64_t left = run->count - p->position;
     int64_t samples = run->window < left ? run->window : left;
-    mn_step step = make_step(run);
     for (int64_t done = 0; done < samples;) {
         mn_batch batch;
         MN_TRY(mn_loader_next(run->train, &batch, &run->error));
@@ -158,91 +165,80 @@ static mn_status run_window(mn_run *run)
                                 "the loader gave %lld images where %lld were left in the window",
                                 (long long)batch.count, (long long)(samples - done));
         done += batch.count;
-        step.weight = (double)batch.count / (double)samples;
-        step.window_complete = done == samples;
-        MN_TRY(mn_trainer_micro_step(&step, &batch, p->epoch + 1,
-                                     o->step ? o->step : mn_step_default, o->step_user));
+        MN_TRY(
+            mn_run_micro_step(run, &batch, (double)batch.count / (double)samples, done == samples));
     }
     p->position += samples;
     p->step++;
     run->steps_here++;
     if (run->watch.running)
         run->watch.images += samples;
-    return run->steps_here == MN_WARMUP_STEPS ? end_warmup(run) : MN_OK;
+    if (run->steps_here != MN_WARMUP_STEPS)
+        return MN_OK;
+    MN_TRY(mn_synchronize(run->context));
+    run->peak = 0;
+    watch_resume(run);
+    return MN_OK;
 }
 
 /* ---- epochs ---------------------------------------------------------------------------------- */
 
-typedef struct part_metrics {
-    double loss, accuracy, accuracy_fp32;
-} part_metrics;
-
-static mn_status evaluate_part(mn_run *run, mn_loader *loader, part_metrics *part)
+/* What has no loader is left as not measured. */
+static mn_status evaluate_part(mn_run *run, mn_loader *loader, double *loss, double *accuracy,
+                               double *accuracy_fp32)
 {
     const mn_train_options *o = &run->options;
     mn_metrics metrics;
-    *part = (part_metrics){(double)NAN, (double)NAN, (double)NAN};
+    *loss = *accuracy = *accuracy_fp32 = (double)NAN;
     if (!loader)
         return MN_OK;
     MN_TRY(mn_evaluate_loader(run->model, loader, o->amp, &metrics, &run->error));
-    part->loss = metrics.loss;
-    part->accuracy = metrics.accuracy;
+    *loss = metrics.loss;
+    *accuracy = metrics.accuracy;
     if (!o->fp32_metrics)
         return MN_OK;
     if (o->amp != MN_F32)
         MN_TRY(mn_evaluate_loader(run->model, loader, MN_F32, &metrics, &run->error));
-    part->accuracy_fp32 = metrics.accuracy;
+    *accuracy_fp32 = metrics.accuracy;
     return MN_OK;
 }
 
-static void keep_best(mn_run_progress *p, const part_metrics *validation)
-{
-    if (isnan(validation->accuracy))
-        return;
-    if (p->best_epoch > 0 && !(validation->accuracy > p->best_accuracy))
-        return;
-    p->best_epoch = p->epoch + 1;
-    p->best_accuracy = validation->accuracy;
-    p->best_loss = validation->loss;
-}
-
-static mn_epoch_result make_epoch(const mn_run *run, const part_metrics *validation,
-                                  const part_metrics *test)
+static mn_status measure_epoch(mn_run *run, mn_epoch_result *r)
 {
     const mn_run_progress *p = &run->progress;
     const mn_stopwatch *watch = &run->watch;
-    return (mn_epoch_result){
-        .epoch = p->epoch + 1,
-        .steps = p->step,
-        .train_loss = ratio(p->loss_sum, p->samples),
-        .train_accuracy = ratio((double)p->correct, p->samples),
-        .validation_loss = validation->loss,
-        .validation_accuracy = validation->accuracy,
-        .validation_accuracy_fp32 = validation->accuracy_fp32,
-        .test_loss = test->loss,
-        .test_accuracy = test->accuracy,
-        .test_accuracy_fp32 = test->accuracy_fp32,
-        .images_per_s = rate(run),
-        .data_wait_fraction = watch->seconds > 0.0 ? watch->waited / watch->seconds : (double)NAN,
-        .seconds = mn_clock_seconds() - run->epoch_started,
-        .skipped_steps = p->skipped,
-        .nonfinite = p->nonfinite,
-        .peak_tensor_bytes = run->peak,
-        .peak_rss_bytes = mn_peak_rss(),
-    };
+    mn_grad_scaler_stats scaler;
+    MN_TRY(evaluate_part(run, run->validation, &r->validation_loss, &r->validation_accuracy,
+                         &r->validation_accuracy_fp32));
+    MN_TRY(evaluate_part(run, run->test, &r->test_loss, &r->test_accuracy, &r->test_accuracy_fp32));
+    MN_TRY(mn_grad_scaler_stats_get(run->scaler, &scaler));
+    r->epoch = p->epoch + 1;
+    r->steps = p->step;
+    r->train_loss = ratio(p->loss_sum, p->samples);
+    r->train_accuracy = ratio((double)p->correct, p->samples);
+    r->images_per_s = rate(run);
+    r->data_wait_fraction = watch->seconds > 0.0 ? watch->waited / watch->seconds : (double)NAN;
+    r->seconds = mn_clock_seconds() - run->epoch_started;
+    r->skipped_steps = p->skipped;
+    r->nonfinite = p->nonfinite;
+    r->scale = scaler.scale;
+    r->peak_tensor_bytes = run->peak;
+    r->peak_rss_bytes = mn_peak_rss();
+    return MN_OK;
 }
 
 static mn_status finish_epoch(mn_run *run)
 {
-    part_metrics validation, test;
-    mn_grad_scaler_stats scaler;
-    MN_TRY(evaluate_part(run, run->validation, &validation));
-    MN_TRY(evaluate_part(run, run->test, &test));
-    MN_TRY(mn_grad_scaler_stats_get(run->scaler, &scaler));
-    mn_epoch_result result = make_epoch(run, &validation, &test);
-    result.scale = scaler.scale;
-    keep_best(&run->progress, &validation);
-    if (!mn_list_append(&run->epoch_results, &result))
+    mn_run_progress *p = &run->progress;
+    mn_epoch_result result = {.epoch = 0};
+    MN_TRY(measure_epoch(run, &result));
+    double accuracy = result.validation_accuracy;
+    if (p->best_epoch == 0 ? !isnan(accuracy) : accuracy > p->best_accuracy) {
+        p->best_epoch = result.epoch;
+        p->best_accuracy = accuracy;
+        p->best_loss = result.validation_loss;
+    }
+    if (!mn_list_append(&run->epoch_results, &result, 1))
         return mn_error_set(&run->error, MN_ERR_MEMORY, "no memory for the results of epochs");
     MN_TRY(mn_event_epoch(run, &result));
     if (run->options.epoch)
@@ -250,21 +246,13 @@ static mn_status finish_epoch(mn_run *run)
     return MN_OK;
 }
 
-static void next_epoch(mn_run *run)
+void mn_run_next_epoch(mn_run *run)
 {
     mn_run_progress *p = &run->progress;
     p->epoch++;
     p->position = p->correct = p->samples = 0;
     p->loss_sum = 0.0;
     run->watch = (mn_stopwatch){.running = false};
-}
-
-static mn_status start_epoch(mn_run *run)
-{
-    run->epoch_started = mn_clock_seconds();
-    MN_TRY(mn_loader_start(run->train, run->progress.epoch, run->progress.position, &run->error));
-    watch_resume(run);
-    return MN_OK;
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
@@ -284,7 +272,7 @@ static mn_status after_window(mn_run *run, bool stop)
     if (whole || p->step == run->planned)
         MN_TRY(finish_epoch(run));
     if (whole)
-        next_epoch(run);
+        mn_run_next_epoch(run);
     if (save && !stop)
         MN_TRY(mn_run_save(run));
     if (!stop && !whole)
@@ -295,14 +283,16 @@ static mn_status after_window(mn_run *run, bool stop)
 static mn_status run_loop(mn_run *run)
 {
     const mn_train_options *o = &run->options;
-    bool started = false;
-    while (run->progress.step < run->last && !run->cancelled) {
-        if (!started || run->progress.position == 0)
-            MN_TRY(start_epoch(run));
-        started = true;
+    mn_run_progress *p = &run->progress;
+    for (bool started = false; p->step < run->last && !run->cancelled; started = true) {
+        if (!started || p->position == 0) {
+            run->epoch_started = mn_clock_seconds();
+            MN_TRY(mn_loader_start(run->train, p->epoch, p->position, &run->error));
+            watch_resume(run);
+        }
         MN_TRY(run_window(run));
         run->cancelled = o->cancel && o->cancel(o->user);
-        MN_TRY(after_window(run, run->cancelled || run->progress.step >= run->last));
+        MN_TRY(after_window(run, run->cancelled || p->step >= run->last));
     }
     return MN_OK;
 }
@@ -319,27 +309,44 @@ static mn_status train(mn_run *run)
 
 /* What mn_train returns, with what it needs to be freed. */
 typedef struct owned_result {
-    mn_train_result result;
-    mn_allocator allocator;
+    mn_train_result result; /* first: the public pointer is this one */
     mn_list steps, epochs;
-    char *model, *data;
+    mn_json_out names; /* of model and data set, each with its zero */
 } owned_result;
 
-static void free_owned(owned_result *owned)
+void mn_train_result_free(mn_train_result *result)
 {
-    mn_allocator allocator = owned->allocator;
+    if (!result)
+        return;
+    owned_result *owned = (owned_result *)result;
+    mn_allocator allocator = owned->steps.allocator;
     mn_list_free(&owned->steps);
     mn_list_free(&owned->epochs);
-    mn_text_free(&allocator, owned->model);
-    mn_text_free(&allocator, owned->data);
+    mn_out_free(&owned->names);
     allocator.free(allocator.user, owned, sizeof *owned);
 }
 
-static void fill_result(owned_result *owned, const mn_run *run)
+static mn_train_result *make_result(mn_run *run)
 {
+    owned_result *owned =
+        run->allocator.alloc(run->allocator.user, sizeof *owned, _Alignof(owned_result));
+    mn_json_out names;
+    mn_out_init(&names, &run->allocator);
+    mn_put(&names, "%s%c%s", run->options.model, '\0', run->info.name);
+    const char *text = mn_out_text(&names);
+    if (!owned || !text) {
+        mn_error_set(&run->error, MN_ERR_MEMORY, "no memory for the result of a run");
+        mn_out_free(&names);
+        if (owned)
+            run->allocator.free(run->allocator.user, owned, sizeof *owned);
+        return NULL;
+    }
+    *owned =
+        (owned_result){.steps = run->step_results, .epochs = run->epoch_results, .names = names};
+    run->step_results = run->epoch_results = (mn_list){.items = NULL};
     owned->result = (mn_train_result){
-        .model = owned->model,
-        .data = owned->data,
+        .model = text,
+        .data = text + strlen(text) + 1,
         .parameters = run->parameters,
         .epoch_count = owned->epochs.count,
         .epochs = owned->epochs.items,
@@ -350,51 +357,7 @@ static void fill_result(owned_result *owned, const mn_run *run)
         .cancelled = run->cancelled,
         .collapsed_step = run->collapsed_step,
     };
-}
-
-static mn_train_result *make_result(mn_run *run)
-{
-    owned_result *owned =
-        run->allocator.alloc(run->allocator.user, sizeof *owned, _Alignof(owned_result));
-    if (owned) {
-        memset(owned, 0, sizeof *owned);
-        owned->allocator = run->allocator;
-        owned->model = mn_text_copy(&run->allocator, run->options.model);
-        owned->data = mn_text_copy(&run->allocator, mn_run_data_name(run));
-    }
-    if (!owned || !owned->model || !owned->data) {
-        mn_error_set(&run->error, MN_ERR_MEMORY, "no memory for the result of a run");
-        if (owned)
-            free_owned(owned);
-        return NULL;
-    }
-    owned->steps = run->step_results;
-    owned->epochs = run->epoch_results;
-    run->step_results = run->epoch_results = (mn_list){.items = NULL};
-    fill_result(owned, run);
     return &owned->result;
-}
-
-void mn_train_result_free(mn_train_result *result)
-{
-    /* The result is the first member. */
-    if (result)
-        free_owned((owned_result *)result);
-}
-
-/* The first error, wherever it was met. */
-static mn_error find_error(const mn_run *run, mn_status status)
-{
-    mn_error error = run->error;
-    if (error.status != MN_OK)
-        return error;
-    if (run->context && mn_error_status(run->context) != MN_OK)
-        mn_error_set(&error, mn_error_status(run->context), "%s", mn_error_message(run->context));
-    else
-        mn_error_set(&error, status == MN_OK ? MN_ERR_INTERNAL : status,
-                     "step %lld: the step function failed without saying why (%s)",
-                     (long long)run->progress.step + 1, mn_status_name(status));
-    return error;
 }
 
 static mn_train_result *train_once(const mn_train_options *options, bool collapsible,
@@ -407,8 +370,11 @@ static mn_train_result *train_once(const mn_train_options *options, bool collaps
         status = train(&run);
     if (status == MN_OK || (collapsible && run.collapsed_step > 0))
         result = make_result(&run);
-    if (!result && error)
-        *error = find_error(&run, status);
+    char unsaid[80];
+    snprintf(unsaid, sizeof unsaid, "step %lld: the step function failed without saying why",
+             (long long)run.progress.step + 1);
+    if (!result)
+        mn_error_give(error, &run.error, run.context, status, unsaid);
     mn_run_close(&run);
     return result;
 }

@@ -65,15 +65,28 @@ const char *mn_schedule_name(mn_schedule_kind kind)
     return kind == MN_SCHEDULE_CONSTANT ? "constant" : kind == MN_SCHEDULE_COSINE ? "cosine" : NULL;
 }
 
-/* An option that is a whole number with a smallest value. */
-typedef struct integer_rule {
-    const char *name;
-    int64_t value, smallest;
-} integer_rule;
+mn_status mn_check_integers(const mn_integer_rule *rules, size_t count, mn_error *error)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (rules[i].value < rules[i].smallest)
+            return mn_error_set(error, MN_ERR_ARGUMENT, "%s must be at least %lld, got %lld",
+                                rules[i].name, (long long)rules[i].smallest,
+                                (long long)rules[i].value);
+    }
+    return MN_OK;
+}
+
+mn_status mn_check_amp(mn_dtype amp, mn_error *error)
+{
+    if (mn_amp_name(amp))
+        return MN_OK;
+    return mn_error_set(error, MN_ERR_ARGUMENT, "--amp must be off, bf16 or fp16, got %s",
+                        mn_dtype_name(amp));
+}
 
 static mn_status check_integers(const mn_train_options *o, mn_error *error)
 {
-    const integer_rule rules[] = {
+    const mn_integer_rule rules[] = {
         {"--epochs", o->epochs, o->steps > 0 ? 0 : 1},
         {"--steps", o->steps, 0},
         {"--stop-after", o->stop_after, 0},
@@ -82,12 +95,7 @@ static mn_status check_integers(const mn_train_options *o, mn_error *error)
         {"--limit", o->limit, 0},
         {"--checkpoint-every", o->checkpoint_every, 0},
     };
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        if (rules[i].value < rules[i].smallest)
-            return mn_error_set(error, MN_ERR_ARGUMENT, "%s must be at least %lld, got %lld",
-                                rules[i].name, (long long)rules[i].smallest,
-                                (long long)rules[i].value);
-    }
+    MN_TRY(mn_check_integers(rules, sizeof rules / sizeof *rules, error));
     if (o->batch > INT64_MAX / o->accumulate)
         return mn_error_set(error, MN_ERR_ARGUMENT,
                             "--batch %lld times --accumulate %lld is too "
@@ -98,19 +106,13 @@ static mn_status check_integers(const mn_train_options *o, mn_error *error)
 
 static mn_status check_numbers(const mn_train_options *o, mn_error *error)
 {
-    const struct {
-        const char *name;
-        double value;
-    } rules[] = {
-        {"--lr", o->lr},
-        {"--momentum", o->momentum},
-        {"--weight-decay", o->weight_decay},
-    };
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        if (!isfinite(rules[i].value) || rules[i].value < 0.0)
+    static const char *const names[] = {"--lr", "--momentum", "--weight-decay"};
+    const double values[] = {o->lr, o->momentum, o->weight_decay};
+    for (int i = 0; i < 3; i++) {
+        if (!isfinite(values[i]) || values[i] < 0.0)
             return mn_error_set(error, MN_ERR_ARGUMENT,
-                                "%s must be a finite number of at least 0, got %g", rules[i].name,
-                                rules[i].value);
+                                "%s must be a finite number of at least 0, got %g", names[i],
+                                values[i]);
     }
     if (!(o->clip_norm > 0.0))
         return mn_error_set(error, MN_ERR_ARGUMENT, "--clip-norm must be above 0, got %g",
@@ -123,9 +125,7 @@ static mn_status check_numbers(const mn_train_options *o, mn_error *error)
 
 static mn_status check_choices(const mn_train_options *o, mn_error *error)
 {
-    if (!mn_amp_name(o->amp))
-        return mn_error_set(error, MN_ERR_ARGUMENT, "--amp must be off, bf16 or fp16, got %s",
-                            mn_dtype_name(o->amp));
+    MN_TRY(mn_check_amp(o->amp, error));
     if (strcmp(o->optimizer, "sgd") != 0)
         return mn_error_set(error, MN_ERR_UNSUPPORTED,
                             "--optimizer %.100s is not available; there is sgd", o->optimizer);

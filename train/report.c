@@ -102,11 +102,11 @@ static mn_status write_files(const mn_report *report, mn_json_out *json, mn_json
 {
     const char *folder = report->options->report;
     mn_report_json(json, report);
-    if (!json->failed)
-        mn_report_html(html, report, json->text);
+    if (mn_out_text(json))
+        mn_report_html(html, report, mn_out_text(json));
     if (json->failed || html->failed)
         return mn_error_set(error, MN_ERR_MEMORY, "report: no memory for its text");
-    MN_TRY(mn_report_folder(&json->allocator, folder, error));
+    MN_TRY(mn_report_folder(&json->text.allocator, folder, error));
     MN_TRY(mn_report_save(json, folder, "report.json", error));
     return mn_report_save(html, folder, "report.html", error);
 }
@@ -114,18 +114,18 @@ static mn_status write_files(const mn_report *report, mn_json_out *json, mn_json
 static mn_status write_report(const mn_report *report, mn_error *error)
 {
     mn_json_out json, html;
-    mn_out_init(&json, &report->options->train.context.allocator);
-    mn_out_init(&html, &json.allocator);
     /* Numbers are written with a decimal point, whatever the program's locale. */
     locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (plain == (locale_t)0)
         return mn_error_set(error, MN_ERR_MEMORY, "report: no memory for a locale");
     locale_t before = uselocale(plain);
+    mn_out_init(&json, &report->options->train.context.allocator);
+    mn_out_init(&html, &report->options->train.context.allocator);
     mn_status status = write_files(report, &json, &html, error);
-    uselocale(before);
-    freelocale(plain);
     mn_out_free(&json);
     mn_out_free(&html);
+    uselocale(before);
+    freelocale(plain);
     return status;
 }
 

@@ -1,5 +1,5 @@
-/* train/report.h: what the files that write a comparison's report share: its figures, text that
- * grows, and its parts. */
+/* train/report.h: what the files that write a comparison's report share: its figures, text, and
+ * its parts. */
 #ifndef MN_TRAIN_REPORT_H
 #define MN_TRAIN_REPORT_H
 
@@ -52,9 +52,8 @@ mn_stat mn_report_stat(const mn_report *report, const char *precision, mn_figure
 
 const mn_compare_deviation *mn_report_deviation(const mn_report *report, const char *precision);
 
-/* ---- text: report_text.c, in a writer of JSON's buffer --------------------------------------- */
+/* ---- text: report_text.c --------------------------------------------------------------------- */
 
-void mn_put(mn_json_out *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Text, escaped for content and for attributes in double quotes; NULL gives nothing. */
 void mn_put_escaped(mn_json_out *page, const char *text);
 
@@ -82,7 +81,6 @@ extern const char mn_report_style[]; /* report_style.c: the style sheet, without
 /* report_file.c: makes the folder and those above it, and sees that files can be made in it;
  * writes FOLDER/NAME at once or not at all. */
 mn_status mn_report_folder(const mn_allocator *allocator, const char *path, mn_error *error);
-mn_status mn_report_save(const mn_json_out *page, const char *folder, const char *name,
-                         mn_error *error);
+mn_status mn_report_save(mn_json_out *page, const char *folder, const char *name, mn_error *error);
 
 #endif

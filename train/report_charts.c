@@ -63,17 +63,6 @@ static double accuracy(const plot *p, const mn_compare_row *row, int64_t index)
     return 100.0 * (p->report->validation ? epoch->validation_accuracy : epoch->test_accuracy);
 }
 
-/* FP32's row of the same seed; NULL for itself. */
-static const mn_compare_row *reference(const plot *p, const mn_compare_row *row)
-{
-    for (int i = 0; i < p->report->result->row_count; i++) {
-        const mn_compare_row *other = &p->report->result->rows[i];
-        if (other != row && other->seed == row->seed && strcmp(other->precision, "fp32") == 0)
-            return other;
-    }
-    return NULL;
-}
-
 static void add_value(plot *p, int64_t position, double value, bool mark)
 {
     int64_t within = position < 1 ? 1 : position > p->last ? p->last : position;
@@ -91,6 +80,9 @@ static void add_value(plot *p, int64_t position, double value, bool mark)
 static void add_row(plot *p, const mn_compare_row *row)
 {
     const mn_train_result *run = row->run;
+    const mn_compare_result *result = p->report->result;
+    const mn_compare_row *reference =
+        mn_compare_row_of(result->rows, result->row_count, "fp32", row->seed);
     for (int64_t i = 0; p->chart->steps && i < run->step_count; i++) {
         const mn_step_result *step = &run->step_results[i];
         if (p->kind == LOSS)
@@ -101,8 +93,10 @@ static void add_row(plot *p, const mn_compare_row *row)
             add_value(p, step->step, step->grad_norm, step->nonfinite);
     }
     for (int64_t i = 0; !p->chart->steps && i < run->epoch_count; i++) {
-        double less = p->kind == DIFFERENCE ? accuracy(p, reference(p, row), i) : 0.0;
-        add_value(p, run->epochs[i].epoch, accuracy(p, row, i) - less, false);
+        double less = p->kind == DIFFERENCE ? accuracy(p, reference, i) : 0.0;
+        bool itself = p->kind == DIFFERENCE && reference == row;
+        add_value(p, run->epochs[i].epoch, itself ? (double)NAN : accuracy(p, row, i) - less,
+                  false);
     }
 }
 
@@ -233,7 +227,7 @@ static void begin_figure(plot *p)
            WIDTH, HEIGHT, p->chart->title);
 }
 
-static void draw_x_axis(plot *p)
+static void draw_axes(plot *p)
 {
     mn_label label;
     double value;
@@ -244,12 +238,6 @@ static void draw_x_axis(plot *p)
                place_x(p, value), p->top, BOTTOM, place_x(p, value), BOTTOM + 16, label.text);
     mn_put(p->page, "<text class=\"axis\" x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
            (LEFT + RIGHT) / 2, BOTTOM + 36, p->chart->steps ? "step" : "epoch");
-}
-
-static void draw_y_axis(plot *p)
-{
-    mn_label label;
-    double value;
     for (int i = 0; tick(&p->y, p->chart->logarithmic, i, &value, &label); i++)
         mn_put(p->page,
                "<path class=\"grid\" d=\"M%d %.1fH%d\"/>"
@@ -337,8 +325,7 @@ void mn_report_charts(mn_json_out *page, const mn_report *report)
             continue;
         p.top = TOP + (p.marked ? MARK_ROW * report->count : 0);
         begin_figure(&p);
-        draw_x_axis(&p);
-        draw_y_axis(&p);
+        draw_axes(&p);
         if (kind == DIFFERENCE)
             draw_margin(&p);
         for (int i = 0; i < report->count; i++)

@@ -10,9 +10,9 @@
 
 static mn_status fail(mn_error *error, const char *path, const char *verb)
 {
-    char reason[128] = "unknown error";
-    (void)strerror_r(errno, reason, sizeof reason);
-    return mn_error_set(error, MN_ERR_IO, "report: %.300s: cannot %s: %s", path, verb, reason);
+    char reason[128];
+    return mn_error_set(error, MN_ERR_IO, "report: %.300s: cannot %s: %s", path, verb,
+                        mn_system_text(errno, reason, sizeof reason));
 }
 
 mn_status mn_report_folder(const mn_allocator *allocator, const char *path, mn_error *error)
@@ -24,14 +24,15 @@ mn_status mn_report_folder(const mn_allocator *allocator, const char *path, mn_e
         return mn_error_set(error, MN_ERR_ARGUMENT, "--report: the folder's name is empty");
     mn_out_init(&part, allocator);
     mn_put(&part, "%s", path);
-    if (part.failed)
+    char *text = mn_out_text(&part);
+    if (!text)
         return mn_error_set(error, MN_ERR_MEMORY, "report: no memory for a path");
-    for (size_t i = 1; i <= part.length; i++) {
+    for (size_t i = 1; i <= strlen(path); i++) {
         if ((path[i] != '/' && path[i] != '\0') || path[i - 1] == '/')
             continue;
-        part.text[i] = '\0'; /* ends the path here for a moment */
-        code = mkdir(part.text, 0777) == 0 ? 0 : errno;
-        part.text[i] = path[i];
+        text[i] = '\0'; /* ends the path here for a moment */
+        code = mkdir(text, 0777) == 0 ? 0 : errno;
+        text[i] = path[i];
     }
     mn_out_free(&part);
     if (stat(path, &is) == 0 && S_ISDIR(is.st_mode))
@@ -62,7 +63,7 @@ static mn_status replace(const mn_json_out *page, const char *path, const char *
     int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (file < 0)
         return fail(error, path, "create a file");
-    if (!write_all(file, page->text, page->length))
+    if (!write_all(file, page->text.items, (size_t)page->text.count))
         status = fail(error, path, "write");
     if (close(file) != 0 && status == MN_OK)
         status = fail(error, path, "close");
@@ -73,18 +74,15 @@ static mn_status replace(const mn_json_out *page, const char *path, const char *
     return status;
 }
 
-mn_status mn_report_save(const mn_json_out *page, const char *folder, const char *name,
-                         mn_error *error)
+mn_status mn_report_save(mn_json_out *page, const char *folder, const char *name, mn_error *error)
 {
-    mn_json_out path, temporary;
-    mn_out_init(&path, &page->allocator);
-    mn_out_init(&temporary, &page->allocator);
-    mn_put(&path, "%s/%s", folder, name);
-    mn_put(&temporary, "%s/%s.tmp.%ld", folder, name, (long)getpid());
-    mn_status status = path.failed || temporary.failed
-                           ? mn_error_set(error, MN_ERR_MEMORY, "report: no memory for a path")
-                           : replace(page, path.text, temporary.text, error);
-    mn_out_free(&path);
-    mn_out_free(&temporary);
+    mn_json_out paths; /* both, each with its zero */
+    mn_out_init(&paths, &page->text.allocator);
+    mn_put(&paths, "%s/%s.tmp.%ld%c%s/%s", folder, name, (long)getpid(), '\0', folder, name);
+    const char *temporary = mn_out_text(&paths);
+    mn_status status = temporary
+                           ? replace(page, temporary + strlen(temporary) + 1, temporary, error)
+                           : mn_error_set(error, MN_ERR_MEMORY, "report: no memory for a path");
+    mn_out_free(&paths);
     return status;
 }

@@ -24,22 +24,16 @@ static void put_head(mn_json_out *page, const mn_report *report)
            mn_number((double)report->last_step, 0, "").text, report->seeds);
 }
 
-/* By the first letters of a verdict. */
+/* By the first letter of a verdict. */
 typedef struct verdict_kind {
-    const char *letters, *class, *sign, *reason;
+    const char *class, *sign, *reason;
 } verdict_kind;
 
-static const verdict_kind *kind_of(const char *verdict)
+static verdict_kind kind_of(const char *verdict)
 {
-    static const verdict_kind kinds[] = {
-        {"within", "within", "\xe2\x9c\x93", "lies inside"},
-        {"outside", "outside", "\xe2\x9c\x97", "lies wholly outside"},
-        {"", "open", "?", "crosses"},
-    };
-    const verdict_kind *kind = kinds;
-    while (strncmp(verdict, kind->letters, strlen(kind->letters)) != 0)
-        kind++;
-    return kind;
+    return *verdict == 'w'   ? (verdict_kind){"within", "\xe2\x9c\x93", "lies inside"}
+           : *verdict == 'o' ? (verdict_kind){"outside", "\xe2\x9c\x97", "lies wholly outside"}
+                             : (verdict_kind){"open", "?", "crosses"};
 }
 
 static void put_summary(mn_json_out *page, const mn_report *report, const mn_compare_deviation *d)
@@ -63,7 +57,7 @@ static void put_reason(mn_json_out *page, const mn_report *report, const mn_comp
 {
     mn_put(page, "<p class=\"soft\">");
     if (d->collapsed > 0)
-        mn_put(page, "No verdict can be given where runs have no final accuracy.");
+        mn_put(page, "No verdict can be given where runs collapsed or diverged.");
     else if (d->n < 3)
         mn_put(page, "A verdict needs 3 seeds or more; pairs of runs here: %d.", d->n);
     else if (isnan(d->interval_low_pp) || isnan(d->interval_high_pp))
@@ -71,7 +65,7 @@ static void put_reason(mn_json_out *page, const mn_report *report, const mn_comp
     else
         mn_put(page, "The 90 percent interval [%s, %s] %s the margin of \xc2\xb1%s points.",
                mn_signed(d->interval_low_pp).text, mn_signed(d->interval_high_pp).text,
-               kind_of(d->verdict)->reason, mn_number(report->options->margin, -6, "").text);
+               kind_of(d->verdict).reason, mn_number(report->options->margin, -6, "").text);
     mn_put(page, "</p>");
 }
 
@@ -94,11 +88,11 @@ static void put_cards(mn_json_out *page, const mn_report *report)
     mn_put(page, "<section class=\"cards\" aria-label=\"Verdicts\">\n");
     for (int i = 0; i < report->result->deviation_count; i++) {
         const mn_compare_deviation *d = &report->result->deviations[i];
-        const verdict_kind *kind = kind_of(d->verdict);
+        verdict_kind kind = kind_of(d->verdict);
         mn_put(page,
                "<div class=\"card %s\"><h3><span class=\"name\">%s</span>: <span "
                "class=\"verdict\">%s %s</span></h3>",
-               kind->class, d->precision, kind->sign, d->verdict);
+               kind.class, d->precision, kind.sign, d->verdict);
         if (d->n > 0)
             put_summary(page, report, d);
         put_reason(page, report, d);

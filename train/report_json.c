@@ -7,12 +7,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-static void begin_object(mn_json_out *json, const char *key)
-{
-    mn_out_key(json, key);
-    mn_out_begin_object(json);
-}
-
 static void add_software(mn_json_out *json, const mn_report *report)
 {
     struct utsname name;
@@ -22,13 +16,13 @@ static void add_software(mn_json_out *json, const mn_report *report)
 #ifdef _CS_GNU_LIBC_VERSION
     (void)confstr(_CS_GNU_LIBC_VERSION, libc, sizeof libc);
 #endif
-    begin_object(json, "software");
-    mn_out_add_string(json, "minim", mn_version());
-    mn_out_add_string(json, "compiler", report->info.compiler);
-    mn_out_add_string(json, "kernels", report->info.kernels);
-    mn_out_add_string(json, "libc", libc[0] ? libc : NULL);
-    mn_out_add_string(json, "os", system[0] ? system : NULL);
-    mn_out_end_object(json);
+    mn_out_begin(json, "software", '{');
+    mn_out_string(json, "minim", mn_version());
+    mn_out_string(json, "compiler", report->info.compiler);
+    mn_out_string(json, "kernels", report->info.kernels);
+    mn_out_string(json, "libc", libc[0] ? libc : NULL);
+    mn_out_string(json, "os", system[0] ? system : NULL);
+    mn_out_end(json, '}');
 }
 
 static void add_hardware(mn_json_out *json, const mn_report *report)
@@ -39,101 +33,107 @@ static void add_hardware(mn_json_out *json, const mn_report *report)
     if (pages > 0 && page > 0)
         bytes = (double)pages * (double)page;
 #endif
-    begin_object(json, "hardware");
-    mn_out_add_string(json, "device", report->info.device);
-    mn_out_add_string(json, "cpu", report->info.cpu);
-    mn_out_add_string(json, "features", report->info.features);
-    mn_out_add_integer(json, "threads", report->info.threads);
-    mn_out_add_measured(json, "memory_bytes", bytes);
-    mn_out_end_object(json);
+    mn_out_begin(json, "hardware", '{');
+    mn_out_string(json, "device", report->info.device);
+    mn_out_string(json, "cpu", report->info.cpu);
+    mn_out_string(json, "features", report->info.features);
+    mn_out_integer(json, "threads", report->info.threads);
+    mn_out_measured(json, "memory_bytes", bytes);
+    mn_out_end(json, '}');
 }
 
 static void add_config(mn_json_out *json, const mn_report *report)
 {
     const mn_compare_options *options = report->options;
     const mn_compare_result *result = report->result;
-    mn_train_options train = options->train;
-    train.model = report->model;
-    begin_object(json, "config");
-    mn_config_json(json, &train, report->data);
-    mn_out_add_integer(json, "parameters",
-                       result->row_count > 0 ? result->rows[0].run->parameters : 0);
-    mn_out_add_string(json, "precisions", options->precisions);
-    mn_out_add_integer(json, "seeds", options->seeds);
-    mn_out_add_number(json, "margin", options->margin);
-    mn_out_end_object(json);
+    mn_out_begin(json, "config", '{');
+    mn_config_json(json, &options->train, report->model, report->data);
+    mn_out_integer(json, "parameters", result->row_count > 0 ? result->rows[0].run->parameters : 0);
+    mn_out_string(json, "precisions", options->precisions);
+    mn_out_integer(json, "seeds", options->seeds);
+    mn_out_number(json, "margin", options->margin);
+    mn_out_end(json, '}');
 }
 
 static void add_run(mn_json_out *json, const mn_report *report, const mn_compare_row *row)
 {
+    static const struct {
+        const char *key;
+        mn_figure figure;
+    } kept[] = {
+        {"collapsed_step", MN_FIGURE_COLLAPSED},
+        {"test_accuracy", MN_FIGURE_TEST},
+        {"test_accuracy_fp32", MN_FIGURE_TEST_FP32},
+        {"validation_accuracy", MN_FIGURE_VALIDATION},
+        {"validation_accuracy_fp32", MN_FIGURE_VALIDATION_FP32},
+        {"skipped_steps", MN_FIGURE_SKIPPED},
+        {"nonfinite", MN_FIGURE_NONFINITE},
+        {"scale_final", MN_FIGURE_SCALE},
+        {"images_per_s", MN_FIGURE_SPEED},
+        {"peak_tensor_bytes", MN_FIGURE_MEMORY},
+    };
     double figures[MN_FIGURES];
     mn_report_figures(report, row, figures);
-    mn_out_begin_object(json);
-    mn_out_add_string(json, "precision", row->precision);
-    mn_out_add_unsigned(json, "seed", row->seed);
-    mn_out_key(json, "epochs");
-    mn_out_begin_array(json);
+    mn_out_begin(json, NULL, '{');
+    mn_out_string(json, "precision", row->precision);
+    mn_out_unsigned(json, "seed", row->seed);
+    mn_out_begin(json, "epochs", '[');
     for (int64_t i = 0; i < row->run->epoch_count; i++) {
-        mn_out_begin_object(json);
+        mn_out_begin(json, NULL, '{');
         mn_epoch_json(json, &row->run->epochs[i]);
-        mn_out_end_object(json);
+        mn_out_end(json, '}');
     }
-    mn_out_end_array(json);
-    mn_out_add_integer(json, "steps", row->run->total_steps);
-    mn_out_add_boolean(json, "cancelled", row->run->cancelled);
-    mn_out_add_measured(json, "collapsed_step", figures[MN_FIGURE_COLLAPSED]);
-    mn_out_add_measured(json, "test_accuracy", figures[MN_FIGURE_TEST]);
-    mn_out_add_measured(json, "test_accuracy_fp32", figures[MN_FIGURE_TEST_FP32]);
-    mn_out_add_measured(json, "validation_accuracy", figures[MN_FIGURE_VALIDATION]);
-    mn_out_add_measured(json, "validation_accuracy_fp32", figures[MN_FIGURE_VALIDATION_FP32]);
-    mn_out_add_measured(json, "skipped_steps", figures[MN_FIGURE_SKIPPED]);
-    mn_out_add_measured(json, "nonfinite", figures[MN_FIGURE_NONFINITE]);
-    mn_out_add_measured(json, "scale_final", figures[MN_FIGURE_SCALE]);
-    mn_out_add_measured(json, "images_per_s", figures[MN_FIGURE_SPEED]);
-    mn_out_add_measured(json, "peak_tensor_bytes", figures[MN_FIGURE_MEMORY]);
-    mn_out_add_measured(json, "underflow_fraction", (double)NAN); /* needs the monitor */
-    mn_out_add_number(json, "seconds", row->run->seconds);
-    mn_out_end_object(json);
+    mn_out_end(json, ']');
+    mn_out_integer(json, "steps", row->run->total_steps);
+    mn_out_boolean(json, "cancelled", row->run->cancelled);
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        mn_out_measured(json, kept[i].key, figures[kept[i].figure]);
+    mn_out_boolean(json, "diverged", mn_compare_diverged(row->run));
+    mn_out_measured(json, "underflow_fraction", (double)NAN); /* needs the monitor */
+    mn_out_number(json, "seconds", row->run->seconds);
+    mn_out_end(json, '}');
 }
 
 static void add_deviation(mn_json_out *json, const mn_compare_deviation *deviation)
 {
-    begin_object(json, deviation->precision);
-    begin_object(json, "accuracy_delta_pp");
-    mn_out_add_measured(json, "mean", deviation->accuracy_delta_pp_mean);
-    mn_out_add_measured(json, "sd", deviation->accuracy_delta_pp_sd);
-    mn_out_add_integer(json, "n", deviation->n);
-    mn_out_end_object(json);
-    begin_object(json, "interval");
-    mn_out_add_number(json, "level", 0.9);
-    mn_out_add_measured(json, "low", deviation->interval_low_pp);
-    mn_out_add_measured(json, "high", deviation->interval_high_pp);
-    mn_out_end_object(json);
-    mn_out_add_integer(json, "collapsed_runs", deviation->collapsed);
-    mn_out_key(json, "max_loss_delta"); /* NaN is a difference, if there was one to take */
-    (deviation->n > 0 ? mn_out_number : mn_out_measured)(json, deviation->max_loss_delta);
-    mn_out_add_measured(json, "throughput_ratio", deviation->throughput_ratio);
-    mn_out_add_measured(json, "memory_ratio", deviation->memory_ratio);
-    mn_out_end_object(json);
+    mn_out_begin(json, deviation->precision, '{');
+    mn_out_begin(json, "accuracy_delta_pp", '{');
+    mn_out_measured(json, "mean", deviation->accuracy_delta_pp_mean);
+    mn_out_measured(json, "sd", deviation->accuracy_delta_pp_sd);
+    mn_out_integer(json, "n", deviation->n);
+    mn_out_end(json, '}');
+    mn_out_begin(json, "interval", '{');
+    mn_out_number(json, "level", 0.9);
+    mn_out_measured(json, "low", deviation->interval_low_pp);
+    mn_out_measured(json, "high", deviation->interval_high_pp);
+    mn_out_end(json, '}');
+    mn_out_integer(json, "collapsed_runs", deviation->collapsed);
+    /* NaN is a difference, if there was one to take. */
+    (deviation->n > 0 ? mn_out_number : mn_out_measured)(json, "max_loss_delta",
+                                                         deviation->max_loss_delta);
+    mn_out_measured(json, "throughput_ratio", deviation->throughput_ratio);
+    mn_out_measured(json, "memory_ratio", deviation->memory_ratio);
+    mn_out_end(json, '}');
 }
 
 static void add_deviations(mn_json_out *json, const mn_compare_result *result)
 {
-    begin_object(json, "deviation");
+    mn_out_begin(json, "deviation", '{');
     for (int i = 0; i < result->deviation_count; i++)
         add_deviation(json, &result->deviations[i]);
-    mn_out_end_object(json);
-    begin_object(json, "verdict");
+    mn_out_end(json, '}');
+    mn_out_begin(json, "verdict", '{');
     for (int i = 0; i < result->deviation_count; i++)
-        mn_out_add_string(json, result->deviations[i].precision, result->deviations[i].verdict);
-    mn_out_end_object(json);
+        mn_out_string(json, result->deviations[i].precision, result->deviations[i].verdict);
+    mn_out_end(json, '}');
 }
 
 const char *const mn_report_notes[MN_REPORT_NOTES] = {
     "Verdict: over 3 seeds or more, the 90 percent interval (Student t) of the difference of final "
     "accuracy from FP32, paired by seed, in percentage points, decides. Inside +-margin: within "
-    "the stated bound; wholly outside: outside; else, or where a run collapsed: not enough seeds "
-    "to say. Seeds alone move accuracy by some tenths of a point: a single pair proves nothing.",
+    "the stated bound; wholly outside: outside; else, or where a run collapsed or diverged: not "
+    "enough seeds to say. Seeds alone move accuracy by some tenths of a point: a single pair "
+    "proves nothing.",
     "Skipped steps: with FP16 the loss is multiplied by a scale, so that small gradients do not "
     "become zero. If one overflows, the step is not applied and the scale is lowered; a few such "
     "steps, above all at the start, are how the right scale is found. A skipped step is a "
@@ -150,32 +150,30 @@ const char *const mn_report_notes[MN_REPORT_NOTES] = {
 
 static void add_rule(mn_json_out *json, const mn_report *report)
 {
-    begin_object(json, "verdict_rule");
-    mn_out_add_string(json, "metric", report->validation ? "validation_accuracy" : "test_accuracy");
-    mn_out_add_number(json, "margin", report->options->margin);
-    mn_out_end_object(json);
-    mn_out_key(json, "notes");
-    mn_out_begin_array(json);
+    mn_out_begin(json, "verdict_rule", '{');
+    mn_out_string(json, "metric", report->validation ? "validation_accuracy" : "test_accuracy");
+    mn_out_number(json, "margin", report->options->margin);
+    mn_out_end(json, '}');
+    mn_out_begin(json, "notes", '[');
     for (int i = 0; i < MN_REPORT_NOTES; i++)
-        mn_out_string(json, mn_report_notes[i]);
-    mn_out_end_array(json);
+        mn_out_string(json, NULL, mn_report_notes[i]);
+    mn_out_end(json, ']');
 }
 
 void mn_report_json(mn_json_out *json, const mn_report *report)
 {
-    mn_out_begin_object(json);
+    mn_out_begin(json, NULL, '{');
     add_config(json, report);
     add_hardware(json, report);
     add_software(json, report);
-    mn_out_add_string(json, "reference", "fp32");
-    mn_out_add_boolean(json, "cancelled", report->result->cancelled);
-    mn_out_key(json, "runs");
-    mn_out_begin_array(json);
+    mn_out_string(json, "reference", "fp32");
+    mn_out_boolean(json, "cancelled", report->result->cancelled);
+    mn_out_begin(json, "runs", '[');
     for (int i = 0; i < report->result->row_count; i++)
         add_run(json, report, &report->result->rows[i]);
-    mn_out_end_array(json);
+    mn_out_end(json, ']');
     add_deviations(json, report->result);
     add_rule(json, report);
-    mn_out_end_object(json);
+    mn_out_end(json, '}');
     mn_put(json, "\n");
 }

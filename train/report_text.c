@@ -1,50 +1,9 @@
-/* train/report_text.c: markup in a growing buffer, escapes, and numbers for readers. */
+/* train/report_text.c: escapes, and numbers for readers. */
 #include "train/report.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-enum { FIRST_CAPACITY = 4096, ALIGNMENT = 16 };
-
-/* Room for `more` bytes and the terminating zero. */
-static bool reserve(mn_json_out *page, size_t more)
-{
-    size_t needed, capacity;
-    if (page->failed || !mn_size_add(page->length, more, &needed) ||
-        !mn_size_mul(needed, 2, &capacity) || !mn_size_add(capacity, FIRST_CAPACITY, &capacity))
-        return false;
-    if (needed < page->capacity)
-        return true;
-    char *text = page->allocator.alloc(page->allocator.user, capacity, ALIGNMENT);
-    if (!text)
-        return false;
-    size_t length = page->length;
-    if (length > 0)
-        memcpy(text, page->text, length);
-    mn_out_free(page);
-    page->text = text;
-    page->length = length;
-    page->capacity = capacity;
-    return true;
-}
-
-void mn_put(mn_json_out *page, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(NULL, 0, format, arguments);
-    va_end(arguments);
-    if (length < 0 || !reserve(page, (size_t)length)) {
-        page->failed = true;
-        return;
-    }
-    va_start(arguments, format);
-    vsnprintf(page->text + page->length, (size_t)length + 1, format, arguments);
-    va_end(arguments);
-    page->length += (size_t)length;
-}
 
 void mn_put_escaped(mn_json_out *page, const char *text)
 {

@@ -32,26 +32,17 @@ static mn_status open_data(mn_run *run)
     run->train_set = o->train_set;
     run->test_set = o->test_set;
     if (!run->train_set) {
-        run->own_train = mn_dataset_open(o->data, true, &run->allocator, &run->error);
-        if (!run->own_train)
-            return run->error.status;
-        run->train_set = run->own_train;
-    }
-    /* A training set given without a test set: nothing is tested. */
-    if (!run->test_set && !o->train_set) {
-        run->own_test = mn_dataset_open(o->data, false, &run->allocator, &run->error);
-        if (!run->own_test)
-            return run->error.status;
-        run->test_set = run->own_test;
+        run->train_set = run->own_train =
+            mn_dataset_open(o->data, true, &run->allocator, &run->error);
+        /* A training set given without a test set: nothing is tested. */
+        if (run->train_set && !run->test_set)
+            run->test_set = run->own_test =
+                mn_dataset_open(o->data, false, &run->allocator, &run->error);
+        MN_TRY(run->error.status);
     }
     run->info = mn_dataset_info_get(run->train_set);
     return run->test_set ? mn_check_fits(run->test_set, &run->info, "test data", &run->error)
                          : MN_OK;
-}
-
-const char *mn_run_data_name(const mn_run *run)
-{
-    return run->info.name ? run->info.name : "memory";
 }
 
 static mn_loader *open_loader(mn_run *run, const mn_dataset *dataset, bool training, bool held_out)
@@ -73,19 +64,11 @@ static mn_loader *open_loader(mn_run *run, const mn_dataset *dataset, bool train
 static mn_status open_loaders(mn_run *run)
 {
     run->train = open_loader(run, run->train_set, true, false);
-    if (!run->train)
-        return run->error.status;
-    if (run->options.validation > 0.0) {
+    if (run->train && run->options.validation > 0.0)
         run->validation = open_loader(run, run->train_set, false, true);
-        if (!run->validation)
-            return run->error.status;
-    }
-    if (run->test_set) {
+    if (run->error.status == MN_OK && run->test_set)
         run->test = open_loader(run, run->test_set, false, false);
-        if (!run->test)
-            return run->error.status;
-    }
-    return MN_OK;
+    return run->error.status;
 }
 
 /* ---- counts ---------------------------------------------------------------------------------- */
@@ -106,15 +89,6 @@ static mn_status plan_steps(mn_run *run)
     return MN_OK;
 }
 
-static mn_status count_parameters(mn_run *run)
-{
-    int count = 0;
-    mn_tensor *const *parameters = mn_module_parameters(run->model, &count);
-    for (int i = 0; i < count; i++)
-        run->parameters += mn_tensor_numel(parameters[i]);
-    return mn_error_status(run->context);
-}
-
 /* ---- what computes --------------------------------------------------------------------------- */
 
 static mn_status open_context(mn_run *run)
@@ -129,27 +103,32 @@ static mn_status open_context(mn_run *run)
     return mn_autocast_rules_text(run->context, run->rules, sizeof run->rules);
 }
 
-static mn_status open_model(mn_run *run)
+mn_module *mn_model_for(mn_context *context, const char *name, const mn_dataset_info *info,
+                        mn_error *error)
 {
     mn_model_options options = mn_model_options_default();
-    options.height = (int)run->info.height;
-    options.width = (int)run->info.width;
-    options.channels = (int)run->info.channels;
-    options.classes = run->info.classes;
-    if (run->info.height > INT32_MAX || run->info.width > INT32_MAX ||
-        run->info.channels > INT32_MAX)
-        return mn_error_set(&run->error, MN_ERR_SHAPE, "images are too large for a model");
-    run->model = mn_model_create(run->context, run->options.model, &options);
-    return run->model ? count_parameters(run) : mn_error_status(run->context);
+    if (info->height > INT32_MAX || info->width > INT32_MAX || info->channels > INT32_MAX) {
+        mn_error_set(error, MN_ERR_SHAPE, "images are too large for a model");
+        return NULL;
+    }
+    options.height = (int)info->height;
+    options.width = (int)info->width;
+    options.channels = (int)info->channels;
+    options.classes = info->classes;
+    return mn_model_create(context, name, &options);
 }
 
-static mn_status open_optimizer(mn_run *run)
+static mn_status open_model(mn_run *run)
 {
     const mn_train_options *o = &run->options;
     mn_sgd_options sgd = mn_sgd_options_default();
     mn_grad_scaler_options scaler = o->scaler;
     int count = 0;
+    run->model = mn_model_for(run->context, o->model, &run->info, &run->error);
+    MN_TRY(run->error.status);
     mn_tensor *const *parameters = mn_module_parameters(run->model, &count);
+    for (int i = 0; i < count; i++)
+        run->parameters += mn_tensor_numel(parameters[i]);
     sgd.lr = o->lr;
     sgd.momentum = o->momentum;
     sgd.weight_decay = o->weight_decay;
@@ -158,7 +137,7 @@ static mn_status open_optimizer(mn_run *run)
     /* bf16 has the exponents of f32: only f16 needs a scale. */
     scaler.enabled = o->amp == MN_F16;
     run->scaler = mn_grad_scaler_create(run->context, &scaler);
-    return mn_error_status(run->context);
+    return mn_trainer_open(&run->trainer, run->context);
 }
 
 /* Hours of training should not end with a file that cannot be written. */
@@ -180,11 +159,8 @@ static mn_status check_checkpoint(mn_run *run, const char *path)
     folder[length] = '\0';
     if (access(length ? folder : slash ? "/" : ".", W_OK | X_OK) == 0)
         return MN_OK;
-    int code = errno;
-    if (strerror_r(code, reason, sizeof reason) != 0)
-        reason[0] = '\0';
     return mn_error_set(&run->error, MN_ERR_IO, "--checkpoint %.400s: cannot write there: %s", path,
-                        reason);
+                        mn_system_text(errno, reason, sizeof reason));
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
@@ -202,8 +178,6 @@ static mn_status open_parts(mn_run *run, const mn_state_dict *resumed)
     if (resumed)
         MN_TRY(mn_identity_check(run, resumed));
     MN_TRY(open_model(run));
-    MN_TRY(open_optimizer(run));
-    MN_TRY(mn_trainer_open(&run->trainer, run->context));
     return resumed ? mn_run_load(run, resumed) : MN_OK;
 }
 
@@ -234,12 +208,23 @@ mn_status mn_run_open(mn_run *run, const mn_train_options *options)
         return mn_error_set(&run->error, MN_ERR_ARGUMENT,
                             "the allocator has only one of alloc and free");
     run->allocator = mn_allocator_or_default(chosen);
-    run->step_results =
-        (mn_list){.allocator = run->allocator, .item_bytes = sizeof(mn_step_result)};
-    run->epoch_results =
-        (mn_list){.allocator = run->allocator, .item_bytes = sizeof(mn_epoch_result)};
-    mn_out_init(&run->json, &run->allocator);
+    run->step_results = mn_list_new(chosen, sizeof(mn_step_result));
+    run->epoch_results = mn_list_new(chosen, sizeof(mn_epoch_result));
+    mn_out_init(&run->json, chosen);
     return open_all(run);
+}
+
+mn_status mn_error_give(mn_error *error, const mn_error *own, const mn_context *context,
+                        mn_status status, const char *unsaid)
+{
+    mn_error found = *own;
+    if (found.status == MN_OK && context && mn_error_status(context) != MN_OK)
+        mn_error_set(&found, mn_error_status(context), "%s", mn_error_message(context));
+    mn_error_set(&found, status == MN_OK ? MN_ERR_INTERNAL : status, "%s (%s)", unsaid,
+                 mn_status_name(status));
+    if (error)
+        *error = found;
+    return found.status;
 }
 
 void mn_run_close(mn_run *run)

@@ -14,24 +14,24 @@
 double mn_clock_seconds(void);
 /* Largest resident set of this process so far, in bytes; 0 if the system does not say. */
 uint64_t mn_peak_rss(void);
-/* An array that grows, outside of any context. Zeroed except for the allocator and item_bytes. */
-typedef struct mn_list {
-    mn_allocator allocator;
-    size_t item_bytes;
-    void *items;
-    int64_t count, capacity;
-} mn_list;
-/* Appends a copy of *item; false if memory ran out. */
-bool mn_list_append(mn_list *list, const void *item);
-void mn_list_free(mn_list *list);
-char *mn_text_copy(const mn_allocator *allocator, const char *text);
-void mn_text_free(const mn_allocator *allocator, char *text);
 
-/* ---- options.c: names ------------------------------------------------------------------------ */
+/* ---- options.c ------------------------------------------------------------------------------- */
+
+/* One of --epochs and its like, and the smallest value it may have. */
+typedef struct mn_integer_rule {
+    const char *name;
+    int64_t value, smallest;
+} mn_integer_rule;
+mn_status mn_check_integers(const mn_integer_rule *rules, size_t count, mn_error *error);
+mn_status mn_check_amp(mn_dtype amp, mn_error *error);
 
 /* As the command line spells them: "off", "bf16", "fp16"; "constant", "cosine". NULL: none. */
 const char *mn_amp_name(mn_dtype amp);
 const char *mn_schedule_name(mn_schedule_kind kind);
+
+/* Copies options over the defaults and checks every value. */
+mn_status mn_train_options_read(const mn_train_options *given, mn_train_options *options,
+                                mn_error *error);
 
 /* ---- trainer.c ------------------------------------------------------------------------------- */
 
@@ -61,16 +61,13 @@ bool mn_trainer_due(const mn_trainer *trainer);
 /* Waits for the device and hands every result not yet read to sink, oldest first. */
 typedef mn_status (*mn_result_sink)(void *user, const mn_step_result *result);
 mn_status mn_trainer_collect(mn_trainer *trainer, mn_result_sink sink, void *user);
-/* One micro-step over a batch in host memory in a scope of its own: fills in step's tensors and
- * calls function; at the end of a window enqueues the report as well. */
-mn_status mn_trainer_micro_step(mn_step *step, const mn_batch *batch, int64_t epoch,
-                                mn_step_fn function, void *user);
 
-/* ---- options.c ------------------------------------------------------------------------------- */
-
-/* Copies options over the defaults and checks every value. */
-mn_status mn_train_options_read(const mn_train_options *given, mn_train_options *options,
-                                mn_error *error);
+/* A batch in host memory as tensors of the scope. */
+mn_status mn_batch_upload(mn_context *context, const mn_batch *batch, mn_tensor **images,
+                          mn_tensor **labels);
+/* Cross entropy and logits, in an autocast region of `amp` (MN_F32: none). */
+mn_tensor *mn_model_loss(mn_module *model, mn_tensor *images, mn_tensor *labels, mn_dtype amp,
+                         mn_tensor **logits);
 
 /* ---- run ------------------------------------------------------------------------------------- */
 
@@ -131,9 +128,14 @@ typedef struct mn_run {
  * failure, when part of it is missing. On failure the error is in run->error or the context. */
 mn_status mn_run_open(mn_run *run, const mn_train_options *options);
 void mn_run_close(mn_run *run);
-/* Name of the data set for a checkpoint: no path, but enough to open it again where that can be. */
-const char *mn_run_data_name(const mn_run *run);
-/* A loader over a part; sizes of images and number of classes must fit `like`. */
+/* A model for the images of a data set. */
+mn_module *mn_model_for(mn_context *context, const char *name, const mn_dataset_info *info,
+                        mn_error *error);
+/* The first error, wherever it was met: *own, or the context's (NULL: none), or else `status` and
+ * what `unsaid` says of it, into *error, which may be NULL. Returns its status. */
+mn_status mn_error_give(mn_error *error, const mn_error *own, const mn_context *context,
+                        mn_status status, const char *unsaid);
+/* Sizes of images and number of classes must fit `like`. */
 mn_status mn_check_fits(const mn_dataset *dataset, const mn_dataset_info *like, const char *what,
                         mn_error *error);
 
@@ -150,7 +152,11 @@ mn_status mn_identity_save(const mn_run *run, mn_state_dict *dict);
  * differences that are let through. */
 mn_status mn_identity_check(mn_run *run, const mn_state_dict *dict);
 
-/* loop.c: as mn_train, but a collapse of the loss scale ends the run and is said in its result. */
+/* loop.c: one micro-step of the run's step function over a batch in host memory, in a scope of its
+ * own: `weight` of its window; at the end of the window the report is enqueued as well. */
+mn_status mn_run_micro_step(mn_run *run, const mn_batch *batch, double weight, bool last);
+void mn_run_next_epoch(mn_run *run);
+/* As mn_train, but a collapse of the loss scale ends the run and is said in its result. */
 mn_train_result *mn_train_collapsible(const mn_train_options *options, mn_error *error);
 
 /* events.c: lines for options.log. */
@@ -160,9 +166,10 @@ mn_status mn_event_epoch(mn_run *run, const mn_epoch_result *result);
 mn_status mn_event_end(mn_run *run);
 
 /* For compare's report as well: the members (without braces) of an epoch's object, and the object
- * of the hyper-parameters; `data` is the data set's name. */
+ * of the hyper-parameters. */
 void mn_epoch_json(mn_json_out *json, const mn_epoch_result *result);
-void mn_config_json(mn_json_out *json, const mn_train_options *options, const char *data);
+void mn_config_json(mn_json_out *json, const mn_train_options *options, const char *model,
+                    const char *data);
 
 /* evaluate.c: as mn_evaluate; the error stays in the context or goes to *error. */
 mn_status mn_evaluate_loader(mn_module *model, mn_loader *loader, mn_dtype amp, mn_metrics *metrics,

@@ -10,14 +10,11 @@ enum { READ_PERIOD = 8 };
 mn_status mn_trainer_open(mn_trainer *trainer, mn_context *context)
 {
     const int64_t shape[2] = {MN_RING_ROWS, MN_RECORD_SIZE};
-    *trainer = (mn_trainer){.context = context, .period = READ_PERIOD};
     MN_TRY(mn_error_status(context));
-    if (context->device->host_visible)
-        trainer->period = 1;
-    trainer->ring = mn_tensor_new_unscoped(context, MN_F64, 2, shape);
-    if (!trainer->ring)
-        return mn_error_status(context);
-    return mn_tensor_fill(trainer->ring, 0.0);
+    *trainer = (mn_trainer){.context = context,
+                            .period = context->device->host_visible ? 1 : READ_PERIOD,
+                            .ring = mn_tensor_new_unscoped(context, MN_F64, 2, shape)};
+    return trainer->ring ? mn_tensor_fill(trainer->ring, 0.0) : mn_error_status(context);
 }
 
 void mn_trainer_close(mn_trainer *trainer)
@@ -107,42 +104,38 @@ static mn_status finish_window(mn_step *step)
     return mn_optimizer_zero_grad(step->optimizer);
 }
 
+mn_status mn_batch_upload(mn_context *context, const mn_batch *batch, mn_tensor **images,
+                          mn_tensor **labels)
+{
+    const int64_t shape[4] = {batch->count, batch->height, batch->width, batch->channels};
+    *images = mn_tensor_from(context, MN_F32, 4, shape, batch->images);
+    *labels = mn_tensor_from(context, MN_I64, 1, shape, batch->labels);
+    return mn_error_status(context);
+}
+
+mn_tensor *mn_model_loss(mn_module *model, mn_tensor *images, mn_tensor *labels, mn_dtype amp,
+                         mn_tensor **logits)
+{
+    mn_context *context = mn_module_context(model);
+    *logits = NULL;
+    if (amp != MN_F32 && mn_autocast_begin(context, amp) != MN_OK)
+        return NULL;
+    *logits = mn_module_forward(model, images);
+    mn_tensor *loss = mn_cross_entropy(*logits, labels);
+    if (amp != MN_F32)
+        mn_autocast_end(context);
+    return loss;
+}
+
 mn_status mn_step_default(mn_step *step, void *user)
 {
     (void)user;
     if (!step || !step->context)
         return MN_ERR_ARGUMENT;
-    bool autocast = step->amp != MN_F32;
-    if (autocast)
-        MN_TRY(mn_autocast_begin(step->context, step->amp));
-    mn_tensor *logits = mn_module_forward(step->model, step->images);
-    mn_tensor *loss = mn_cross_entropy(logits, step->labels);
-    if (autocast)
-        mn_autocast_end(step->context);
+    mn_tensor *logits;
+    mn_tensor *loss = mn_model_loss(step->model, step->images, step->labels, step->amp, &logits);
     MN_TRY(mn_error_status(step->context));
     MN_TRY(mn_grad_scaler_backward(step->scaler, loss, step->weight));
     MN_TRY(mn_step_report(step, loss, logits));
     return step->window_complete ? finish_window(step) : MN_OK;
-}
-
-static mn_status upload_and_step(mn_step *step, const mn_batch *batch, int64_t epoch,
-                                 mn_step_fn function, void *user)
-{
-    const int64_t shape[4] = {batch->count, batch->height, batch->width, batch->channels};
-    step->images = mn_tensor_from(step->context, MN_F32, 4, shape, batch->images);
-    step->labels = mn_tensor_from(step->context, MN_I64, 1, shape, batch->labels);
-    MN_TRY(mn_error_status(step->context));
-    MN_TRY(function(step, user));
-    MN_TRY(mn_error_status(step->context));
-    return step->window_complete ? mn_trainer_end_window(step->trainer, step, epoch) : MN_OK;
-}
-
-mn_status mn_trainer_micro_step(mn_step *step, const mn_batch *batch, int64_t epoch,
-                                mn_step_fn function, void *user)
-{
-    mn_scope scope = mn_scope_begin(step->context);
-    mn_status status = upload_and_step(step, batch, epoch, function, user);
-    mn_scope_end(step->context, scope);
-    step->images = step->labels = NULL;
-    return status;
 }

@@ -34,14 +34,19 @@ bool mn_compare_uses_validation(const mn_compare_row *rows, int row_count)
     return false;
 }
 
-/* Only at their end can runs be compared. */
-static bool complete(const mn_train_result *run)
+bool mn_compare_diverged(const mn_train_result *run)
 {
-    return !run->cancelled && run->collapsed_step == 0;
+    return run->epoch_count > 0 && !isfinite(run->epochs[run->epoch_count - 1].train_loss);
 }
 
-static const mn_compare_row *find_row(const mn_compare_row *rows, int row_count,
-                                      const char *precision, uint64_t seed)
+/* Ended without a model: what its accuracy is, if it has one, is chance. */
+static bool failed(const mn_train_result *run)
+{
+    return run->collapsed_step > 0 || mn_compare_diverged(run);
+}
+
+const mn_compare_row *mn_compare_row_of(const mn_compare_row *rows, int row_count,
+                                        const char *precision, uint64_t seed)
 {
     for (int i = 0; i < row_count; i++)
         if (rows[i].seed == seed && strcmp(rows[i].precision, precision) == 0)
@@ -49,15 +54,12 @@ static const mn_compare_row *find_row(const mn_compare_row *rows, int row_count,
     return NULL;
 }
 
-static double loss_delta(const mn_train_result *a, const mn_train_result *b)
+/* The largest difference so far; NaN, once met, stays. */
+static double loss_delta(const mn_train_result *a, const mn_train_result *b, double largest)
 {
-    double largest = 0.0;
-    for (int64_t i = 0; i < a->epoch_count && i < b->epoch_count; i++) {
+    for (int64_t i = 0; i < a->epoch_count && i < b->epoch_count && !isnan(largest); i++) {
         double delta = fabs(a->epochs[i].train_loss - b->epochs[i].train_loss);
-        if (!(delta <= largest)) /* also takes NaN, which then stays */
-            largest = delta;
-        if (isnan(largest))
-            break;
+        largest = delta <= largest ? largest : delta;
     }
     return largest;
 }
@@ -65,7 +67,7 @@ static double loss_delta(const mn_train_result *a, const mn_train_result *b)
 /* Inside: the interval lies within the margin. Outside: wholly beyond it. */
 static const char *verdict(const mn_compare_deviation *d, double margin)
 {
-    /* Runs without a final accuracy cannot be left out of a verdict on all of them. */
+    /* Runs that failed cannot be left out of a verdict on all of them. */
     if (d->n < 3 || d->collapsed > 0 || isnan(d->interval_low_pp) || isnan(d->interval_high_pp))
         return "not enough seeds to say";
     if (d->interval_low_pp >= -margin && d->interval_high_pp <= margin)
@@ -91,9 +93,7 @@ static void add_pair(const mn_compare_row *row, const mn_compare_row *reference,
     s->delta_squared += delta * delta;
     s->throughput += a->images_per_s / b->images_per_s;
     s->memory += (double)a->peak_tensor_bytes / (double)b->peak_tensor_bytes;
-    double loss = loss_delta(row->run, reference->run);
-    if (!isnan(d->max_loss_delta) && !(loss <= d->max_loss_delta))
-        d->max_loss_delta = loss;
+    d->max_loss_delta = loss_delta(row->run, reference->run, d->max_loss_delta);
     d->n++;
 }
 
@@ -107,9 +107,10 @@ void mn_compare_deviate(const mn_compare_row *rows, int row_count, double margin
     for (int i = 0; i < row_count; i++) {
         if (strcmp(rows[i].precision, d->precision) != 0)
             continue;
-        const mn_compare_row *reference = find_row(rows, row_count, "fp32", rows[i].seed);
-        d->collapsed += rows[i].run->collapsed_step > 0;
-        if (reference != NULL && complete(rows[i].run) && complete(reference->run))
+        const mn_compare_row *reference = mn_compare_row_of(rows, row_count, "fp32", rows[i].seed);
+        if (failed(rows[i].run) || (reference != NULL && failed(reference->run)))
+            d->collapsed++;
+        else if (reference != NULL && !rows[i].run->cancelled && !reference->run->cancelled)
             add_pair(&rows[i], reference, validation, d, &s);
     }
     if (d->n == 0)

@@ -15,12 +15,6 @@ static inline float masked(uint32_t mask, float g)
 
 /* ---- elementwise ----------------------------------------------------------------------------- */
 
-static void body_relu(size_t n, const float *restrict x, float *restrict y)
-{
-    for (size_t i = 0; i < n; i++)
-        y[i] = masked((uint32_t) !(x[i] <= 0.0F), x[i]);
-}
-
 static void body_relu_backward(size_t n, const float *restrict g, const float *restrict y,
                                float *restrict dx)
 {
@@ -318,6 +312,14 @@ static bool body_unscale(size_t n, float factor, float *g)
     return found >> 31;
 }
 
+static bool body_finite(size_t n, const float *x)
+{
+    uint32_t found = 0;
+    for (size_t i = 0; i < n; i++)
+        found |= not_finite(x[i]);
+    return found >> 31 == 0;
+}
+
 static double body_sum_squares(size_t n, const float *g)
 {
     double lane[8] = {0};
@@ -361,7 +363,6 @@ static void body_sgd_momentum(size_t n, const mn_sgd_factors *f, const float *g,
 /* ---- the table ------------------------------------------------------------------------------- */
 
 const mn_bodies MN_BODIES = {
-    .relu = body_relu,
     .relu_backward = body_relu_backward,
     .add = body_add,
     .mul = body_mul,
@@ -391,6 +392,7 @@ const mn_bodies MN_BODIES = {
     .pick_index = body_pick_index,
     .scale = body_scale,
     .unscale = body_unscale,
+    .finite = body_finite,
     .sum_squares = body_sum_squares,
     .sgd = body_sgd,
     .sgd_momentum = body_sgd_momentum,

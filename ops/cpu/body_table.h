@@ -23,7 +23,7 @@ typedef struct mn_sgd_factors {
 } mn_sgd_factors;
 
 typedef struct mn_bodies {
-    void (*relu)(size_t n, const float *x, float *y);
+    /* y <= 0 ? 0 : g; also relu, with g = y. */
     void (*relu_backward)(size_t n, const float *g, const float *y, float *dx);
     void (*add)(size_t n, const float *a, const float *b, float *y);
     void (*mul)(size_t n, const float *a, const float *b, float *y);
@@ -76,6 +76,7 @@ typedef struct mn_bodies {
 
     void (*scale)(size_t n, float factor, float *g);   /* in place */
     bool (*unscale)(size_t n, float factor, float *g); /* true: not finite before or after */
+    bool (*finite)(size_t n, const float *x);          /* all of them */
     double (*sum_squares)(size_t n, const float *g);   /* in f64 */
     void (*sgd)(size_t n, const mn_sgd_factors *f, const float *g, float *p);
     void (*sgd_momentum)(size_t n, const mn_sgd_factors *f, const float *g, float *p, float *v);

@@ -2,7 +2,6 @@
  * per axis, in each of which the result's pixels h = phase + i u see the same taps of the filter.
  */
 #include "ops/cpu/conv.h"
-#include "ops/kernels.h"
 
 static const mn_conv2d_attributes *attributes_of(const mn_call *call)
 {
@@ -11,7 +10,7 @@ static const mn_conv2d_attributes *attributes_of(const mn_call *call)
 
 static mn_matrix image_of(const mn_call *call, const mn_view *view)
 {
-    return mn_matrix_of(call, view, view->shape[2] * view->shape[3]);
+    return (mn_matrix){call, view, view->shape[2] * view->shape[3]};
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -19,44 +18,29 @@ static mn_matrix image_of(const mn_call *call, const mn_view *view)
 static void pack_forward(const mn_gather *g, int64_t group, int64_t panel, float *dst)
 {
     const int64_t width = g->kernels->columns, first = panel * width;
-    mn_matrix w = mn_matrix_of(g->call, g->weights, g->depth);
+    const mn_matrix w = {g->call, g->weights, g->depth};
     mn_region region = {group * g->columns + first, 0, mn_min(width, g->columns - first), g->depth};
     mn_pack_transposed(g->kernels, &w, &region, dst);
 }
 
-static mn_status plan_forward(const mn_call *call, mn_gather *gather)
+static mn_gather forward(const mn_call *call, int64_t phase)
 {
     const mn_conv2d_attributes *attributes = attributes_of(call);
     const mn_view *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
-    *gather = (mn_gather){
+    (void)phase;
+    return (mn_gather){
         .call = call,
         .weights = w,
-        .bias = call->input_count > 2 ? &call->in[2] : NULL,
+        .bias = mn_has_input(call, 2) ? &call->in[2] : NULL,
         .strips = {.image = image_of(call, x),
                    .images = x->shape[0],
                    .channels = x->shape[3],
+                   .group_channels = x->shape[3] / attributes->groups,
                    .y = mn_conv_axis_forward(attributes, 0, x->shape[1], y->shape[1], w->shape[1]),
                    .x = mn_conv_axis_forward(attributes, 1, x->shape[2], y->shape[2], w->shape[2])},
         .groups = attributes->groups,
         .columns = w->shape[0] / attributes->groups,
         .pack = pack_forward};
-    return mn_gather_plan(gather);
-}
-
-mn_status mn_cpu_conv2d_prepare(const mn_call *call, mn_plan *unused, size_t *workspace_bytes)
-{
-    (void)unused;
-    mn_gather gather;
-    mn_status status = plan_forward(call, &gather);
-    *workspace_bytes = gather.workspace_bytes;
-    return status;
-}
-
-void mn_cpu_conv2d(const mn_call *call)
-{
-    mn_gather gather;
-    if (plan_forward(call, &gather) == MN_OK)
-        mn_gather_run(&gather);
 }
 
 /* ---- gradient of the input ------------------------------------------------------------------- */
@@ -100,10 +84,10 @@ static void pack_phase(const mn_gather *g, int64_t group, int64_t panel, float *
 {
     const mn_conv_axis *y = &g->strips.y, *x = &g->strips.x;
     const int64_t width = g->kernels->columns, first = panel * width;
-    const int64_t terms = g->strips.channels / g->groups;
+    const int64_t terms = g->strips.group_channels;
     const int64_t R = g->weights->shape[1], S = g->weights->shape[2];
     /* Row k is that channel's filter. */
-    mn_matrix w = mn_matrix_of(g->call, g->weights, R * S * g->columns);
+    const mn_matrix w = {g->call, g->weights, R * S * g->columns};
     for (int64_t t = 0; t < y->taps * x->taps; t++, dst += terms * width) {
         int64_t r = y->filter_base + t / x->taps * y->filter_step;
         int64_t s = x->filter_base + t % x->taps * x->filter_step;
@@ -120,45 +104,68 @@ static int64_t phase_count(const mn_call *call)
     return mn_min(a->stride[0], a->extent[0]) * mn_min(a->stride[1], a->extent[1]);
 }
 
-static mn_status plan_phase(const mn_call *call, int64_t phase, mn_gather *gather)
+static mn_gather backward_phase(const mn_call *call, int64_t phase)
 {
     const mn_conv2d_attributes *a = attributes_of(call);
     const mn_view *g = &call->in[0], *w = &call->in[1];
     const int64_t across = mn_min(a->stride[1], a->extent[1]);
-    *gather =
-        (mn_gather){.call = call,
-                    .weights = w,
-                    .strips = {.image = image_of(call, g),
-                               .images = g->shape[0],
-                               .channels = g->shape[3],
-                               .y = phase_axis(a, 0, phase / across, g->shape[1], w->shape[1]),
-                               .x = phase_axis(a, 1, phase % across, g->shape[2], w->shape[2])},
-                    .groups = a->groups,
-                    .columns = w->shape[3],
-                    .pack = pack_phase};
-    return mn_gather_plan(gather);
+    return (mn_gather){.call = call,
+                       .weights = w,
+                       .strips = {.image = image_of(call, g),
+                                  .images = g->shape[0],
+                                  .channels = g->shape[3],
+                                  .group_channels = g->shape[3] / a->groups,
+                                  .y = phase_axis(a, 0, phase / across, g->shape[1], w->shape[1]),
+                                  .x = phase_axis(a, 1, phase % across, g->shape[2], w->shape[2])},
+                       .groups = a->groups,
+                       .columns = w->shape[3],
+                       .pack = pack_phase};
 }
 
+/* ---- entry ----------------------------------------------------------------------------------- */
+
 /* Phases run one after the other and share the workspace. */
-mn_status mn_cpu_conv2d_backward_input_prepare(const mn_call *call, mn_plan *unused,
-                                               size_t *workspace_bytes)
+static mn_status prepare(const mn_call *call, int64_t phases,
+                         mn_gather (*gather_of)(const mn_call *call, int64_t phase), size_t *bytes)
 {
-    (void)unused;
-    *workspace_bytes = 0;
-    for (int64_t phase = 0; phase < phase_count(call); phase++) {
-        mn_gather gather;
-        MN_TRY(plan_phase(call, phase, &gather));
-        if (gather.workspace_bytes > *workspace_bytes)
-            *workspace_bytes = gather.workspace_bytes;
+    *bytes = 0;
+    for (int64_t phase = 0; phase < phases; phase++) {
+        mn_gather gather = gather_of(call, phase);
+        MN_TRY(mn_gather_plan(&gather));
+        *bytes = gather.workspace_bytes > *bytes ? gather.workspace_bytes : *bytes;
     }
     return MN_OK;
 }
 
-void mn_cpu_conv2d_backward_input(const mn_call *call)
+static void run(const mn_call *call, int64_t phases,
+                mn_gather (*gather_of)(const mn_call *call, int64_t phase))
 {
-    for (int64_t phase = 0; phase < phase_count(call); phase++) {
-        mn_gather gather;
-        if (plan_phase(call, phase, &gather) == MN_OK)
+    for (int64_t phase = 0; phase < phases; phase++) {
+        mn_gather gather = gather_of(call, phase);
+        if (mn_gather_plan(&gather) == MN_OK)
             mn_gather_run(&gather);
     }
+}
+
+mn_status mn_cpu_conv2d_prepare(const mn_call *call, mn_plan *plan, size_t *workspace_bytes)
+{
+    (void)plan;
+    return prepare(call, 1, forward, workspace_bytes);
+}
+
+void mn_cpu_conv2d(const mn_call *call)
+{
+    run(call, 1, forward);
+}
+
+mn_status mn_cpu_conv2d_backward_input_prepare(const mn_call *call, mn_plan *plan,
+                                               size_t *workspace_bytes)
+{
+    (void)plan;
+    return prepare(call, phase_count(call), backward_phase, workspace_bytes);
+}
+
+void mn_cpu_conv2d_backward_input(const mn_call *call)
+{
+    run(call, phase_count(call), backward_phase);
 }

@@ -4,7 +4,6 @@
 #define MN_OPS_CPU_CONV_H
 
 #include "ops/cpu/gemm.h"
-#include "ops/ops.h"
 
 /* One axis of a sliding window. Point i sees through tap t the image at i step + base + t delta;
  * tap t is the filter's index filter_base + t filter_step; point i is index out_base + i out_step
@@ -22,7 +21,7 @@ mn_conv_axis mn_conv_axis_forward(const mn_conv2d_attributes *attributes, int ax
 /* Cutting of images into strips of some rows of points. */
 typedef struct mn_conv_strips {
     mn_matrix image; /* a row is a row of pixels */
-    int64_t images, channels;
+    int64_t images, channels, group_channels;
     mn_conv_axis y, x;
     bool direct;           /* f32 without padding: no copy */
     int64_t rows, count;   /* rows of points per strip, strips per image */
@@ -37,8 +36,12 @@ const float *mn_conv_strip_load(const mn_conv_strips *strips, int64_t image, int
                                 float *buffer);
 /* Distance, in pixels, of tap t from the lowest one. */
 int64_t mn_conv_tap(const mn_conv_axis *axis, int64_t t);
-/* Whether tap t of point i lies in the image. */
-bool mn_conv_inside(const mn_conv_axis *axis, int64_t i, int64_t t);
+/* Whether the point sees the image through the tap (both counted row by row). */
+bool mn_conv_inside(const mn_conv_strips *strips, int64_t point, int64_t tap);
+/* The tile without the products of row i and depth k that padding would add, as inside(arg, i, k)
+ * tells: zero times infinity is NaN. */
+void mn_conv_tile_exact(const mn_gemm_kernels *kernels, const mn_tile *tile,
+                        bool (*inside)(const void *arg, int64_t i, int64_t k), const void *arg);
 
 /* result[n, p, q, k] = bias[k] + sum over taps and channels of image and packed weights: the
  * forward pass, and each phase of the gradient of the input. The caller fills in the first part. */

@@ -9,11 +9,6 @@
 #define BLOCK_TILES_MIN 8
 #define BLOCK_FLOATS    16384
 
-static int64_t channels_per_group(const mn_gather *g)
-{
-    return g->strips.channels / g->groups;
-}
-
 static bool nothing_to_do(const mn_gather *g)
 {
     const mn_conv_strips *s = &g->strips;
@@ -40,7 +35,7 @@ mn_status mn_gather_plan(mn_gather *g)
         return MN_OK;
     mn_conv_strips_cut(s);
     const int64_t width = g->kernels->columns;
-    g->depth = s->y.taps * s->x.taps * channels_per_group(g);
+    g->depth = s->y.taps * s->x.taps * g->strips.group_channels;
     g->panels = mn_ceil_div(g->columns, width);
     choose_block(g);
     mn_arena scratch = {0, true};
@@ -60,14 +55,9 @@ mn_status mn_gather_plan(mn_gather *g)
     return arena.ok ? MN_OK : MN_ERR_MEMORY;
 }
 
-static void *at(const mn_gather *g, size_t offset)
-{
-    return (char *)g->call->workspace + offset;
-}
-
 static float *packed(const mn_gather *g, int64_t index)
 {
-    return (float *)at(g, g->packed_at) + index * g->depth * g->kernels->columns;
+    return (float *)mn_workspace(g->call, g->packed_at) + index * g->depth * g->kernels->columns;
 }
 
 static void pack_task(void *arg, int64_t index, int slot)
@@ -76,8 +66,8 @@ static void pack_task(void *arg, int64_t index, int slot)
     const mn_gather *g = arg;
     float *dst = packed(g, index);
     g->pack(g, index / g->panels, index % g->panels, dst);
-    unsigned char *finite = at(g, g->finite_at);
-    finite[index] = g->kernels->finite(dst, g->depth * g->kernels->columns);
+    unsigned char *finite = mn_workspace(g->call, g->finite_at);
+    finite[index] = mn_bodies_of(g->call)->finite((size_t)(g->depth * g->kernels->columns), dst);
 }
 
 /* Some points of a strip. */
@@ -107,50 +97,35 @@ static void find_pixels(const mn_gather *g, block *b)
         b->pixel[i] = b->pixel[b->count - 1];
 }
 
-/* acc[j] += sum over the taps of one point that lie in the image. */
-static void exact_point(const mn_gather *g, const mn_tile *tile, const float *a, int64_t point,
-                        float *acc)
-{
-    const mn_conv_strips *s = &g->strips;
-    const int64_t channels = channels_per_group(g), width = g->kernels->columns;
-    const int64_t p = point / s->x.points, q = point % s->x.points;
-    for (int64_t tap = 0; tap < s->y.taps * s->x.taps; tap++) {
-        if (!mn_conv_inside(&s->y, p, tap / s->x.taps) ||
-            !mn_conv_inside(&s->x, q, tap % s->x.taps))
-            continue;
-        for (int64_t k = tap * channels; k < (tap + 1) * channels; k++)
-            for (int64_t j = 0; j < width; j++)
-                acc[j] += a[tile->offsets[k]] * tile->b[k * width + j];
-    }
-}
+/* A tile whose first point is number `first` of the block. */
+typedef struct tile_of {
+    const mn_gather *g;
+    const block *b;
+    int64_t first;
+} tile_of;
 
-/* The tile without the products that padding would add: zero times infinity is NaN. */
-static void exact_tile(const mn_gather *g, const block *b, const mn_tile *tile, int64_t first)
+static bool inside(const void *arg, int64_t i, int64_t k)
 {
-    const size_t bytes = (size_t)g->kernels->columns * sizeof(float);
-    for (int64_t i = 0; i < g->kernels->rows; i++) {
-        float acc[MN_TILE_MAX_COLUMNS];
-        memcpy(acc, tile->start, bytes);
-        exact_point(g, tile, tile->a[i], b->first + mn_min(first + i, b->count - 1), acc);
-        memcpy(tile->c + i * tile->ldc, acc, bytes);
-    }
+    const tile_of *t = arg;
+    const int64_t point = t->b->first + mn_min(t->first + i, t->b->count - 1);
+    return mn_conv_inside(&t->g->strips, point, k / t->g->strips.group_channels);
 }
 
 static void run_panel(const mn_gather *g, const block *b, int64_t group, int64_t panel)
 {
     const int64_t rows = g->kernels->rows, width = g->kernels->columns;
-    const int64_t shift = group * channels_per_group(g), index = group * g->panels + panel;
+    const int64_t shift = group * g->strips.group_channels, index = group * g->panels + panel;
     mn_tile tile = {.depth = g->depth,
-                    .offsets = at(g, g->offsets_at),
+                    .offsets = mn_workspace(g->call, g->offsets_at),
                     .b = packed(g, index),
-                    .start = (const float *)at(g, g->start_at) + index * width,
+                    .start = (const float *)mn_workspace(g->call, g->start_at) + index * width,
                     .ldc = g->ldc};
     for (int64_t m = 0; m < b->count; m += rows) {
         for (int64_t i = 0; i < rows; i++)
             tile.a[i] = b->pixel[m + i] + shift;
         tile.c = b->c + m * g->ldc + group * g->columns + panel * width;
         if (g->exact)
-            exact_tile(g, b, &tile, m);
+            mn_conv_tile_exact(g->kernels, &tile, inside, &(tile_of){g, b, m});
         else
             mn_tile_run(g->kernels, &tile, g->columns - panel * width);
     }
@@ -159,21 +134,18 @@ static void run_panel(const mn_gather *g, const block *b, int64_t group, int64_t
 /* Narrows results to their places. */
 static void store(const mn_gather *g, const block *b)
 {
-    const mn_conv_strips *s = &g->strips;
+    const mn_conv_axis *v = &g->strips.y, *h = &g->strips.x;
     const mn_view *y = &g->call->out[0];
-    const int64_t results = g->groups * g->columns, height = y->shape[1], width = y->shape[2];
-    const size_t element = mn_dtype_size(y->dtype);
-    void (*narrow)(size_t, const float *, void *) = g->call->cpu->converters[y->dtype].from_f32;
-    char *base = (char *)y->data + (size_t)(b->image * height * width * results) * element;
-    if (g->bulk && s->y.out_step == 1 && s->x.out_step == 1) {
-        narrow((size_t)(b->count * results), b->c, base + (size_t)(b->first * results) * element);
+    const int64_t results = g->groups * g->columns, first = b->image * y->shape[1] * y->shape[2];
+    if (g->bulk && v->out_step == 1 && h->out_step == 1) {
+        mn_row_store(g->call, y, (first + b->first) * results, b->count * results, b->c);
         return;
     }
     for (int64_t i = 0; i < b->count; i++) {
-        int64_t p = (b->first + i) / s->x.points, q = (b->first + i) % s->x.points;
-        int64_t pixel =
-            (s->y.out_base + p * s->y.out_step) * width + s->x.out_base + q * s->x.out_step;
-        narrow((size_t)results, b->c + i * g->ldc, base + (size_t)(pixel * results) * element);
+        const int64_t p = v->out_base + (b->first + i) / h->points * v->out_step;
+        const int64_t q = h->out_base + (b->first + i) % h->points * h->out_step;
+        mn_row_store(g->call, y, (first + p * y->shape[2] + q) * results, results,
+                     b->c + i * g->ldc);
     }
 }
 
@@ -181,7 +153,7 @@ static void strip_task(void *arg, int64_t index, int slot)
 {
     const mn_gather *g = arg;
     const mn_conv_strips *s = &g->strips;
-    char *scratch = (char *)at(g, g->scratch_at) + (size_t)slot * g->scratch_bytes;
+    char *scratch = mn_workspace(g->call, g->scratch_at + (size_t)slot * g->scratch_bytes);
     block b = {.image = index / s->count,
                .strip_first = index % s->count * s->rows,
                .c = (float *)(void *)(scratch + g->c_at)};
@@ -202,18 +174,18 @@ static void fill_tables(const mn_gather *g)
 {
     const mn_conv_strips *s = &g->strips;
     const int64_t width = g->kernels->columns;
-    ptrdiff_t *offset = at(g, g->offsets_at);
+    ptrdiff_t *offset = mn_workspace(g->call, g->offsets_at);
     for (int64_t r = 0; r < s->y.taps; r++)
         for (int64_t c = 0; c < s->x.taps; c++) {
             int64_t pixel = mn_conv_tap(&s->y, r) * s->width + mn_conv_tap(&s->x, c);
-            for (int64_t k = 0; k < channels_per_group(g); k++)
+            for (int64_t k = 0; k < g->strips.group_channels; k++)
                 *offset++ = (ptrdiff_t)(pixel * s->channels + k);
         }
-    float *start = at(g, g->start_at);
+    float *start = mn_workspace(g->call, g->start_at);
     memset(start, 0, (size_t)(g->groups * g->panels * width) * sizeof *start);
-    if (!g->bias || !g->bias->present)
+    if (!g->bias)
         return;
-    mn_matrix bias = mn_matrix_of(g->call, g->bias, g->columns);
+    const mn_matrix bias = {g->call, g->bias, g->columns};
     for (int64_t group = 0; group < g->groups; group++)
         mn_matrix_copy(&bias, group, 0, g->columns, start + group * g->panels * width);
 }
@@ -225,7 +197,7 @@ void mn_gather_run(mn_gather *g)
     const int64_t panels = g->groups * g->panels;
     fill_tables(g);
     mn_call_parallel(g->call, panels, pack_task, g);
-    const unsigned char *finite = at(g, g->finite_at);
+    const unsigned char *finite = mn_workspace(g->call, g->finite_at);
     bool all = true;
     for (int64_t i = 0; i < panels; i++)
         all = all && finite[i];

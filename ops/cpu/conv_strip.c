@@ -43,16 +43,40 @@ int64_t mn_conv_tap(const mn_conv_axis *axis, int64_t t)
     return axis->base + t * axis->delta - low(axis);
 }
 
-bool mn_conv_inside(const mn_conv_axis *axis, int64_t i, int64_t t)
+static bool axis_inside(const mn_conv_axis *axis, int64_t i, int64_t t)
 {
     int64_t at = i * axis->step + axis->base + t * axis->delta;
     return at >= 0 && at < axis->size;
 }
 
+bool mn_conv_inside(const mn_conv_strips *s, int64_t point, int64_t tap)
+{
+    return axis_inside(&s->y, point / s->x.points, tap / s->x.taps) &&
+           axis_inside(&s->x, point % s->x.points, tap % s->x.taps);
+}
+
+void mn_conv_tile_exact(const mn_gemm_kernels *kernels, const mn_tile *tile,
+                        bool (*inside)(const void *arg, int64_t i, int64_t k), const void *arg)
+{
+    const int width = kernels->columns;
+    for (int i = 0; i < kernels->rows; i++) {
+        float sum[MN_TILE_MAX_COLUMNS], *c = tile->c + i * tile->ldc;
+        memcpy(sum, tile->accumulate ? c : tile->start, (size_t)width * sizeof *sum);
+        for (int64_t k = 0; k < tile->depth; k++) {
+            const float a = tile->a[i][tile->offsets[k]];
+            if (!inside(arg, i, k))
+                continue;
+            for (int j = 0; j < width; j++)
+                sum[j] += a * tile->b[k * width + j];
+        }
+        memcpy(c, sum, (size_t)width * sizeof *sum);
+    }
+}
+
 void mn_conv_strips_cut(mn_conv_strips *s)
 {
     s->direct =
-        s->image.element == sizeof(float) && s->channels > 0 && unpadded(&s->y) && unpadded(&s->x);
+        s->image.view->dtype == MN_F32 && s->channels > 0 && unpadded(&s->y) && unpadded(&s->x);
     s->width = s->direct ? s->x.size : extent(&s->x, s->x.points);
     int64_t per_image = mn_ceil_div(STRIPS, mn_max(s->images, 1));
     int64_t rows = mn_max(s->y.points / per_image, 1);
@@ -84,8 +108,8 @@ const float *mn_conv_strip_load(const mn_conv_strips *s, int64_t image, int64_t 
 {
     const int64_t top = first * s->y.step + low(&s->y);
     if (s->direct)
-        return (const float *)(const void *)s->image.data +
-               (image * s->y.size + top) * s->image.ld + low(&s->x) * s->channels;
+        return (const float *)s->image.view->data + (image * s->y.size + top) * s->image.ld +
+               low(&s->x) * s->channels;
     const int64_t height = extent(&s->y, mn_min(s->rows, s->y.points - first));
     for (int64_t h = 0; h < height; h++)
         load_row(s, image * s->y.size + top + h, top + h >= 0 && top + h < s->y.size,

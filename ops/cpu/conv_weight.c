@@ -2,7 +2,6 @@
  * (r, s, c), columns are output channels. Strips of images are dealt to at most LEAVES partial
  * sums, cut by shapes alone and added in order at the end. */
 #include "ops/cpu/conv.h"
-#include "ops/kernels.h"
 
 #include <string.h>
 
@@ -29,11 +28,6 @@ typedef struct weight_grad {
     size_t taps_at, pixels_at, partial_at, scratch_at, packed_at, scratch_bytes;
     size_t workspace_bytes;
 } weight_grad;
-
-static int64_t channels_per_group(const weight_grad *w)
-{
-    return w->strips.channels / w->groups;
-}
 
 /* Floats of one leaf's partial sum: [group][panel][rows][columns of a panel]. */
 static int64_t partial_floats(const weight_grad *w)
@@ -67,12 +61,13 @@ static mn_status plan(const mn_call *call, weight_grad *w)
     *w = (weight_grad){
         .call = call,
         .kernels = mn_gemm_kernels_of(call),
-        .strips = {.image = mn_matrix_of(call, x, x->shape[2] * x->shape[3]),
+        .strips = {.image = {call, x, x->shape[2] * x->shape[3]},
                    .images = x->shape[0],
                    .channels = x->shape[3],
+                   .group_channels = x->shape[3] / a->groups,
                    .y = mn_conv_axis_forward(a, 0, x->shape[1], g->shape[1], a->extent[0]),
                    .x = mn_conv_axis_forward(a, 1, x->shape[2], g->shape[2], a->extent[1])},
-        .gradient = mn_matrix_of(call, g, g->shape[3]),
+        .gradient = {call, g, g->shape[3]},
         .groups = a->groups,
         .depth = dw->shape[1] * dw->shape[2] * dw->shape[3],
         .columns = dw->shape[0] / a->groups};
@@ -93,15 +88,10 @@ static mn_status plan(const mn_call *call, weight_grad *w)
     return lay_out(w);
 }
 
-static void *at(const weight_grad *w, size_t offset)
-{
-    return (char *)w->call->workspace + offset;
-}
-
 static float *partial(const weight_grad *w, int64_t leaf, int64_t group, int64_t panel)
 {
     int64_t index = (leaf * w->groups + group) * w->panels + panel;
-    return (float *)at(w, w->partial_at) + index * w->rows * w->kernels->columns;
+    return (float *)mn_workspace(w->call, w->partial_at) + index * w->rows * w->kernels->columns;
 }
 
 /* ---- sums over pixels ------------------------------------------------------------------------ */
@@ -114,36 +104,20 @@ typedef struct strip {
     bool first; /* of its leaf: partial sums begin */
 } strip;
 
-/* One row of exact_tile: c[j] += sum over those pixels of the tile that the tap sees. */
-static void exact_row(const weight_grad *w, const strip *s, const mn_tile *tile, int64_t pixel,
-                      int64_t tap, const float *a, float *c)
-{
-    const mn_conv_axis *y = &w->strips.y, *x = &w->strips.x;
-    const int64_t width = w->kernels->columns;
-    int64_t p = s->first_row + pixel / x->points, q = pixel % x->points;
-    for (int64_t k = 0; k < tile->depth; k++) {
-        const float value = a[tile->offsets[k]], *b = tile->b + k * width;
-        if (mn_conv_inside(y, p, tap / x->taps) && mn_conv_inside(x, q, tap % x->taps))
-            for (int64_t j = 0; j < width; j++)
-                c[j] += value * b[j];
-        if (++q == x->points) {
-            q = 0;
-            p++;
-        }
-    }
-}
+/* A tile whose first row is filter element `row`, and whose depth begins at a pixel of the strip.
+ */
+typedef struct tile_of {
+    const weight_grad *w;
+    const strip *s;
+    int64_t row, pixel;
+} tile_of;
 
-/* The tile without the products that padding would add: zero times infinity is NaN. */
-static void exact_tile(const weight_grad *w, const strip *s, const mn_tile *tile, int64_t row,
-                       int64_t pixel)
+static bool inside(const void *arg, int64_t i, int64_t k)
 {
-    for (int64_t i = 0; i < w->kernels->rows; i++) {
-        float *c = tile->c + i * tile->ldc;
-        int64_t tap = mn_min(row + i, w->depth - 1) / channels_per_group(w);
-        if (!tile->accumulate)
-            memset(c, 0, (size_t)w->kernels->columns * sizeof *c);
-        exact_row(w, s, tile, pixel, tap, tile->a[i], c);
-    }
+    const tile_of *t = arg;
+    const int64_t point = t->s->first_row * t->w->strips.x.points + t->pixel + k;
+    return mn_conv_inside(&t->w->strips, point,
+                          mn_min(t->row + i, t->w->depth - 1) / t->w->strips.group_channels);
 }
 
 /* Adds a strip's products with one panel of g to the partial sum c. */
@@ -152,8 +126,10 @@ static void add_panel(const weight_grad *w, const strip *s, const float *origin,
 {
     const int64_t rows = w->kernels->rows, width = w->kernels->columns;
     const int64_t step = mn_ceil_div(s->pixels, mn_ceil_div(s->pixels, BLOCK_PIXELS));
-    const ptrdiff_t *taps = at(w, w->taps_at), *pixels = at(w, w->pixels_at);
-    const bool exact = !w->strips.direct && !w->kernels->finite(panel, s->pixels * width);
+    const ptrdiff_t *taps = mn_workspace(w->call, w->taps_at),
+                    *pixels = mn_workspace(w->call, w->pixels_at);
+    const bool exact =
+        !w->strips.direct && !mn_bodies_of(w->call)->finite((size_t)(s->pixels * width), panel);
     mn_tile tile = {.start = zeros, .ldc = width};
     for (int64_t pixel = 0; pixel < s->pixels; pixel += step) {
         tile.depth = mn_min(step, s->pixels - pixel);
@@ -165,7 +141,7 @@ static void add_panel(const weight_grad *w, const strip *s, const float *origin,
                 tile.a[i] = origin + taps[row + i];
             tile.c = c + row * width;
             if (exact)
-                exact_tile(w, s, &tile, row, pixel);
+                mn_conv_tile_exact(w->kernels, &tile, inside, &(tile_of){w, s, row, pixel});
             else
                 mn_tile_run(w->kernels, &tile, columns);
         }
@@ -183,8 +159,9 @@ static void add_strip(const weight_grad *w, const strip *s, int64_t leaf, int64_
                             mn_min(panels * width, w->columns - column)};
         mn_pack_straight(w->kernels, &w->gradient, &region, s->packed, panel_floats);
         for (int64_t p = 0; p < panels; p++)
-            add_panel(w, s, s->origin + group * channels_per_group(w), s->packed + p * panel_floats,
-                      w->columns - column - p * width, partial(w, leaf, group, panel + p));
+            add_panel(w, s, s->origin + group * w->strips.group_channels,
+                      s->packed + p * panel_floats, w->columns - column - p * width,
+                      partial(w, leaf, group, panel + p));
     }
 }
 
@@ -194,7 +171,7 @@ static void leaf_task(void *arg, int64_t index, int slot)
     const mn_conv_strips *strips = &w->strips;
     const int64_t leaf = index / w->panel_blocks, panel = index % w->panel_blocks * TASK_PANELS;
     const int64_t begin = w->units * leaf / w->leaves, end = w->units * (leaf + 1) / w->leaves;
-    char *scratch = (char *)at(w, w->scratch_at) + (size_t)slot * w->scratch_bytes;
+    char *scratch = mn_workspace(w->call, w->scratch_at + (size_t)slot * w->scratch_bytes);
     for (int64_t unit = begin; unit < end; unit++) {
         strip s = {.image = unit / strips->count,
                    .first_row = unit % strips->count * strips->rows,
@@ -237,10 +214,8 @@ static void reduce_task(void *arg, int64_t index, int slot)
     for (int64_t row = 0; row < w->depth; row += REDUCE_CHUNK) {
         int64_t n = mn_min(REDUCE_CHUNK, w->depth - row);
         add_leaves(w, group, panel, row, n, out);
-        for (int64_t j = 0; j < columns; j++) {
-            size_t to = (size_t)((first + j) * w->depth + row) * mn_dtype_size(dw->dtype);
-            w->call->cpu->converters[dw->dtype].from_f32((size_t)n, out[j], (char *)dw->data + to);
-        }
+        for (int64_t j = 0; j < columns; j++)
+            mn_row_store(w->call, dw, (first + j) * w->depth + row, n, out[j]);
     }
 }
 
@@ -251,8 +226,9 @@ static void reduce_task(void *arg, int64_t index, int slot)
 static void fill_tables(const weight_grad *w)
 {
     const mn_conv_strips *s = &w->strips;
-    const int64_t channels = channels_per_group(w);
-    ptrdiff_t *taps = at(w, w->taps_at), *pixels = at(w, w->pixels_at);
+    const int64_t channels = w->strips.group_channels;
+    ptrdiff_t *taps = mn_workspace(w->call, w->taps_at),
+              *pixels = mn_workspace(w->call, w->pixels_at);
     for (int64_t i = 0; i < w->rows; i++) {
         int64_t element = mn_min(i, w->depth - 1), tap = element / channels;
         int64_t pixel =

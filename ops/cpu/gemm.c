@@ -54,15 +54,11 @@ mn_status mn_gemm_plan(mn_gemm *g)
     return arena.ok ? MN_OK : MN_ERR_MEMORY;
 }
 
-static void *at(const mn_gemm *g, size_t offset)
-{
-    return (char *)g->call->workspace + offset;
-}
-
 /* First panel p of product `item` of b; panels follow each other by k * columns. */
 static float *packed(const mn_gemm *g, int64_t item, int64_t p)
 {
-    return (float *)at(g, g->packed_at) + (item * g->panels + p) * g->k * g->kernels->columns;
+    return (float *)mn_workspace(g->call, g->packed_at) +
+           (item * g->panels + p) * g->k * g->kernels->columns;
 }
 
 static void pack_task(void *arg, int64_t index, int slot)
@@ -74,7 +70,7 @@ static void pack_task(void *arg, int64_t index, int slot)
     const int64_t item = index / (blocks * cuts), first = index % blocks * PACK_PANELS;
     const int64_t k = index / blocks % cuts * DEPTH, depth = mn_min(DEPTH, g->k - k);
     const int64_t last = mn_min(first + PACK_PANELS, g->panels);
-    mn_matrix b = mn_matrix_of(g->call, &g->call->in[1], g->b_transposed ? g->k : g->n);
+    const mn_matrix b = {g->call, &g->call->in[1], g->b_transposed ? g->k : g->n};
     float *dst = packed(g, item, first) + k * width;
     if (!g->b_transposed) {
         mn_region region = {item * g->k + k, first * width, depth,
@@ -99,17 +95,13 @@ static block block_of(const mn_gemm *g, int64_t index, int slot)
 {
     const int64_t tasks = g->row_blocks * g->panel_blocks;
     block b = {.batch = index / tasks};
-    int64_t rest = b.batch;
-    for (int d = g->batch_ndim - 1; d >= 0; d--) {
-        b.a_item += rest % g->batch_shape[d] * g->a_step[d];
-        b.b_item += rest % g->batch_shape[d] * g->b_step[d];
-        rest /= g->batch_shape[d];
-    }
+    b.a_item = mn_offset(b.batch, g->batch_ndim, g->batch_shape, g->a_step);
+    b.b_item = mn_offset(b.batch, g->batch_ndim, g->batch_shape, g->b_step);
     b.row = index % tasks / g->panel_blocks * g->block_rows;
     b.rows = mn_min(g->block_rows, g->m - b.row);
     b.panel = index % g->panel_blocks * g->block_panels;
     b.panels = mn_min(g->block_panels, g->panels - b.panel);
-    char *scratch = (char *)at(g, g->scratch_at) + (size_t)slot * g->scratch_bytes;
+    char *scratch = mn_workspace(g->call, g->scratch_at + (size_t)slot * g->scratch_bytes);
     b.a_copy = (float *)(void *)scratch;
     b.c = (float *)(void *)(scratch + g->c_at);
     return b;
@@ -118,7 +110,7 @@ static block block_of(const mn_gemm *g, int64_t index, int slot)
 /* Widens (and for a transposed a, gathers) the block's part of a. */
 static void copy_a(const mn_gemm *g, const block *b, int64_t k, int64_t depth)
 {
-    mn_matrix a = mn_matrix_of(g->call, &g->call->in[0], g->a_transposed ? g->m : g->k);
+    const mn_matrix a = {g->call, &g->call->in[0], g->a_transposed ? g->m : g->k};
     if (g->a_transposed)
         for (int64_t i = 0; i < depth; i++)
             mn_matrix_copy(&a, b->a_item * g->k + k + i, b->row, b->rows,
@@ -142,13 +134,13 @@ static void multiply(const mn_gemm *g, const block *b, int64_t k, int64_t depth)
 {
     const int64_t rows = g->kernels->rows, width = g->kernels->columns;
     mn_tile tile = {.depth = depth,
-                    .offsets = at(g, g->offsets_at),
+                    .offsets = mn_workspace(g->call, g->offsets_at),
                     .ldc = g->block_panels * width,
                     .accumulate = k > 0};
     for (int64_t p = 0; p < b->panels; p++) {
         const int64_t panel = b->panel + p;
         tile.b = packed(g, b->b_item, panel) + k * width;
-        tile.start = (const float *)at(g, g->start_at) + panel * width;
+        tile.start = (const float *)mn_workspace(g->call, g->start_at) + panel * width;
         for (int64_t row = 0; row < b->rows; row += rows) {
             for (int64_t i = 0; i < rows; i++)
                 tile.a[i] = row_of_a(g, b, row + i, k);
@@ -174,10 +166,8 @@ static void multiply_task(void *arg, int64_t index, int slot)
     const mn_view *y = &g->call->out[0];
     const int64_t column = b.panel * width, n = mn_min(b.panels * width, g->n - column);
     for (int64_t i = 0; i < b.rows; i++) {
-        int64_t to = (b.batch * g->m + b.row + i) * g->n + column;
-        g->call->cpu->converters[y->dtype].from_f32((size_t)n, b.c + i * g->block_panels * width,
-                                                    (char *)y->data +
-                                                        (size_t)to * mn_dtype_size(y->dtype));
+        const int64_t to = (b.batch * g->m + b.row + i) * g->n + column;
+        mn_row_store(g->call, y, to, n, b.c + i * g->block_panels * width);
     }
 }
 
@@ -185,14 +175,14 @@ void mn_gemm_run(const mn_gemm *g)
 {
     if (g->empty)
         return;
-    ptrdiff_t *offsets = at(g, g->offsets_at);
+    ptrdiff_t *offsets = mn_workspace(g->call, g->offsets_at);
     for (int64_t k = 0; k < g->depth; k++)
         offsets[k] = (ptrdiff_t)(g->a_transposed ? k * g->block_rows : k);
-    float *start = at(g, g->start_at);
+    float *start = mn_workspace(g->call, g->start_at);
     for (int64_t j = 0; j < g->panels * g->kernels->columns; j++)
         start[j] = 0;
-    if (g->bias && g->bias->present) {
-        mn_matrix bias = mn_matrix_of(g->call, g->bias, g->n);
+    if (g->bias) {
+        const mn_matrix bias = {g->call, g->bias, g->n};
         mn_matrix_copy(&bias, 0, 0, g->n, start);
     }
     const int64_t packs = mn_ceil_div(g->panels, PACK_PANELS) * mn_ceil_div(g->k, DEPTH);

@@ -34,8 +34,6 @@ struct mn_gemm_kernels {
     void (*transpose)(const float *const *rows, int64_t n, float *dst);
     /* dst[k columns + j] = src[k ld + j] for j < n, 0 for n <= j < columns, k in [0, rows). */
     void (*copy)(const float *src, int64_t ld, int64_t n, int64_t rows, float *dst);
-    /* Whether none of n values, a multiple of columns, is NaN or infinite. */
-    bool (*finite)(const float *values, int64_t n);
 };
 
 extern const mn_gemm_kernels mn_gemm_portable;
@@ -49,7 +47,7 @@ void mn_tile_run(const mn_gemm_kernels *kernels, const mn_tile *tile, int64_t co
  * and 1 of the call, y its output 0. The caller fills in the first part, mn_gemm_plan the rest. */
 typedef struct mn_gemm {
     const mn_call *call;
-    const mn_view *bias; /* NULL or absent: none */
+    const mn_view *bias; /* NULL: none */
     int64_t m, n, k;
     bool a_transposed, b_transposed; /* stored as [k, m], as [n, k] */
     int batch_ndim;

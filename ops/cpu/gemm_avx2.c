@@ -129,17 +129,4 @@ static void copy(const float *src, int64_t ld, int64_t n, int64_t rows, float *d
     }
 }
 
-static bool finite(const float *values, int64_t n)
-{
-    const __m256 exponent = _mm256_castsi256_ps(_mm256_set1_epi32(0x7F800000));
-    __m256i found = _mm256_setzero_si256();
-    for (int64_t i = 0; i < n; i += 8) {
-        __m256 bits = _mm256_and_ps(_mm256_loadu_ps(values + i), exponent);
-        __m256i equal =
-            _mm256_cmpeq_epi32(_mm256_castps_si256(bits), _mm256_castps_si256(exponent));
-        found = _mm256_or_si256(found, equal);
-    }
-    return _mm256_testz_si256(found, found) != 0;
-}
-
-const mn_gemm_kernels mn_gemm_avx2 = {ROWS, COLUMNS, wide, narrow, transpose, copy, finite};
+const mn_gemm_kernels mn_gemm_avx2 = {ROWS, COLUMNS, wide, narrow, transpose, copy};

@@ -62,19 +62,7 @@ static void copy(const float *src, int64_t ld, int64_t n, int64_t rows, float *d
     }
 }
 
-static bool finite(const float *values, int64_t n)
-{
-    uint32_t found = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, values + i, sizeof bits);
-        /* Carries into the sign bit only if the exponent is all ones. */
-        found |= (bits & 0x7F800000U) + 0x00800000U;
-    }
-    return (found & 0x80000000U) == 0;
-}
-
-const mn_gemm_kernels mn_gemm_portable = {ROWS, COLUMNS, wide, narrow, transpose, copy, finite};
+const mn_gemm_kernels mn_gemm_portable = {ROWS, COLUMNS, wide, narrow, transpose, copy};
 
 const mn_gemm_kernels *mn_gemm_kernels_of(const mn_call *call)
 {

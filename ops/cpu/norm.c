@@ -7,355 +7,234 @@
 #include <math.h>
 #include <string.h>
 
-/* f32 inputs and outputs with one element per channel. */
-static const float *vector(const mn_call *call, int input)
-{
-    return call->in[input].data;
-}
-
-/* ---- passes over x that have factors per channel --------------------------------------------- */
-
-typedef struct factors {
-    float mean[MN_BLOCK], scale[MN_BLOCK], shift[MN_BLOCK], gradient[MN_BLOCK];
-} factors;
-
-typedef struct sweep {
+typedef struct norm {
     const mn_call *call;
     const mn_view *x, *g, *y; /* forward without g */
     int64_t rows, channels;
-    double eps;
-    /* Sums of the backward pass, [2][channels]: g, g xhat; NULL: statistics are constants. */
-    const double *sums;
-    void (*fill)(const struct sweep *pass, int64_t channel, int64_t n, factors *f);
-} sweep;
+    int64_t period; /* length of the tables: as many whole rows as fit a block, at least one */
+    double eps, momentum;
+    double *sum[2]; /* per channel */
+    float *mean, *scale, *shift, *gradient;
+} norm;
 
-static mn_norm_tables tables_of(const factors *f)
+/* Of all four ops. Input 0 has x's shape. */
+mn_status mn_cpu_batch_norm_prepare(const mn_call *call, mn_plan *plan, size_t *workspace_bytes)
 {
-    return (mn_norm_tables){f->mean, f->scale, f->shift, f->gradient};
+    const mn_view *x = &call->in[0];
+    size_t channels;
+    (void)plan;
+    bool fits = mn_size_add((size_t)x->shape[x->ndim - 1], MN_BLOCK, &channels) &&
+                mn_size_mul(channels, 2 * sizeof(double) + 4 * sizeof(float), workspace_bytes);
+    return fits ? MN_OK : MN_ERR_MEMORY;
 }
 
-/* n elements from start on, whose channels the factors have in order. */
-static void apply(const sweep *pass, const factors *f, int64_t start, int64_t n)
-{
-    const mn_bodies *bodies = mn_bodies_of(pass->call);
-    const mn_norm_tables tables = tables_of(f);
-    float row[MN_BLOCK], other[MN_BLOCK], result[MN_BLOCK];
-    const float *x = mn_row_load(pass->call, pass->x, start, n, row);
-    float *y = mn_row_place(pass->y, start, result);
-    if (pass->g) {
-        const float *g = mn_row_load(pass->call, pass->g, start, n, other);
-        bodies->normalize_backward((size_t)n, g, x, &tables, y);
-    } else {
-        bodies->normalize((size_t)n, x, &tables, y);
-    }
-    mn_row_store(pass->call, pass->y, start, n, y);
-}
-
-/* Fills `width` elements of each table with the first n repeated. */
-static void repeat(factors *f, int64_t n, int64_t width)
-{
-    float *const table[4] = {f->mean, f->scale, f->shift, f->gradient};
-    for (int k = 0; k < 4; k++)
-        for (int64_t i = n; i < width; i += n)
-            memcpy(table[k] + i, table[k], (size_t)mn_min64(n, width - i) * sizeof(float));
-}
-
-static void run_pass(void *arg, int64_t begin, int64_t end)
-{
-    const sweep *pass = arg;
-    const int64_t C = pass->channels;
-    factors f;
-    memset(&f, 0, sizeof f);
-    if (C <= MN_BLOCK) { /* whole rows, as many as fit */
-        const int64_t width = mn_min64(MN_BLOCK / C, end - begin) * C;
-        pass->fill(pass, 0, C, &f);
-        repeat(&f, C, width);
-        for (int64_t i = begin * C; i < end * C; i += width)
-            apply(pass, &f, i, mn_min64(width, end * C - i));
-        return;
-    }
-    for (int64_t c = 0; c < C; c += MN_BLOCK) {
-        const int64_t n = mn_min64(MN_BLOCK, C - c);
-        pass->fill(pass, c, n, &f);
-        for (int64_t r = begin; r < end; r++)
-            apply(pass, &f, r * C + c, n);
-    }
-}
-
-static void run(const sweep *pass)
-{
-    sweep copy = *pass;
-    if (pass->channels > 0)
-        mn_run_ranges(pass->call, pass->rows, mn_max64(1, MN_CHUNK / pass->channels), run_pass,
-                      &copy);
-}
-
-static double eps_of(const mn_call *call)
+static norm norm_of(const mn_call *call, const mn_view *x, const mn_view *g)
 {
     const mn_batch_norm_attributes *a = (const void *)call->attributes.bytes;
-    return a->eps;
+    const mn_split split = mn_split_at(x, x->ndim - 1);
+    const int64_t C = split.size, length = C + MN_BLOCK;
+    double *sums = call->workspace;
+    float *tables = (float *)(void *)(sums + 2 * C);
+    memset(tables, 0, (size_t)(4 * length) * sizeof *tables);
+    return (norm){.call = call,
+                  .x = x,
+                  .g = g,
+                  .y = &call->out[0],
+                  .rows = split.outer,
+                  .channels = C,
+                  .period = C > 0 && C <= MN_BLOCK ? MN_BLOCK / C * C : C,
+                  .eps = a->eps,
+                  .momentum = a->momentum,
+                  .sum = {sums, sums + C},
+                  .mean = tables,
+                  .scale = tables + length,
+                  .shift = tables + 2 * length,
+                  .gradient = tables + 3 * length};
+}
+
+/* f32 inputs with one element per channel. */
+static const float *vector(const norm *m, int input)
+{
+    return m->call->in[input].data;
+}
+
+static double rstd_of(const norm *m, double variance)
+{
+    return 1 / sqrt(variance + m->eps);
+}
+
+/* ---- passes over x --------------------------------------------------------------------------- */
+
+static void keep(const void *arg, int64_t start, int64_t n, const double *first,
+                 const double *second)
+{
+    const norm *m = arg;
+    for (int64_t i = 0; i < n; i++) {
+        m->sum[0][start + i] = first[i];
+        m->sum[1][start + i] = second[i];
+    }
+}
+
+static void add_up(const norm *m, mn_term term, const float *mean, const float *rstd)
+{
+    const mn_sums sums = {.call = m->call,
+                          .term = term,
+                          .rows = m->rows,
+                          .channels = m->channels,
+                          .x = m->x,
+                          .g = m->g,
+                          .mean = mean,
+                          .rstd = rstd,
+                          .finish = keep,
+                          .arg = m};
+    mn_run_sums(&sums);
+}
+
+/* n elements from start on, whose channels' factors begin at `at` of the tables. */
+static void apply(const norm *m, int64_t at, int64_t start, int64_t n)
+{
+    const mn_bodies *bodies = mn_bodies_of(m->call);
+    const mn_norm_tables tables = {m->mean + at, m->scale + at, m->shift + at, m->gradient + at};
+    float row[MN_BLOCK], other[MN_BLOCK], result[MN_BLOCK];
+    const float *x = mn_row_load(m->call, m->x, start, n, row);
+    float *y = mn_row_place(m->y, start, result);
+    if (m->g)
+        bodies->normalize_backward((size_t)n, mn_row_load(m->call, m->g, start, n, other), x,
+                                   &tables, y);
+    else
+        bodies->normalize((size_t)n, x, &tables, y);
+    mn_row_store(m->call, m->y, start, n, y);
+}
+
+static void run_periods(const void *arg, int64_t begin, int64_t end)
+{
+    const norm *m = arg;
+    const int64_t last = mn_min(end * m->period, m->x->numel);
+    for (int64_t i = begin * m->period; i < last; i += m->period)
+        for (int64_t c = 0; c < m->period && i + c < last; c += MN_BLOCK)
+            apply(m, c, i + c, mn_min(mn_min(MN_BLOCK, m->period - c), last - i - c));
+}
+
+/* Applies the tables, whose first `channels` elements are filled in. */
+static void sweep(const norm *m)
+{
+    float *const table[4] = {m->mean, m->scale, m->shift, m->gradient};
+    if (m->x->numel == 0)
+        return;
+    for (int k = 0; k < 4; k++)
+        for (int64_t i = m->channels; i < m->period; i += m->channels)
+            memcpy(table[k] + i, table[k], (size_t)m->channels * sizeof(float));
+    mn_run_ranges(m->call, mn_ceil_div(m->x->numel, m->period), mn_max(1, MN_CHUNK / m->period),
+                  run_periods, m);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* mean, then sum of squares about it, per channel in f64. */
-static mn_status two_vectors(const mn_call *call, const mn_view *x, size_t *bytes)
+/* Exact mean and sum of squares about it, into sum[0] and sum[1]. */
+static void find_statistics(const norm *m)
 {
-    const size_t channels = (size_t)x->shape[x->ndim - 1];
-    (void)call;
-    return mn_size_mul(channels, 2 * sizeof(double), bytes) ? MN_OK : MN_ERR_MEMORY;
-}
-
-mn_status mn_cpu_batch_norm_prepare(const mn_call *call, mn_plan *plan, size_t *workspace_bytes)
-{
-    (void)plan;
-    return two_vectors(call, &call->in[0], workspace_bytes);
-}
-
-typedef struct statistics {
-    const mn_call *call;
-    int64_t rows, channels;
-    double *mean, *square;
-} statistics;
-
-/* A first estimate of the mean, rounded to f32 so that the second pass subtracts just that. */
-static void keep_mean(void *arg, int64_t start, int64_t n, const double *sum, const double *unused)
-{
-    const statistics *s = arg;
-    float *mean = s->call->out[1].data;
-    (void)unused;
-    for (int64_t i = 0; i < n; i++)
-        mean[start + i] = (float)(sum[i] / (double)s->rows);
-}
-
-/* sum (x - m)^2 is too large by n (mean - m)^2. */
-static void keep_squares(void *arg, int64_t start, int64_t n, const double *sum,
-                         const double *square)
-{
-    const statistics *s = arg;
-    float *mean = s->call->out[1].data, *rstd = s->call->out[2].data;
-    const double eps = eps_of(s->call), count = (double)s->rows;
-    for (int64_t i = 0; i < n; i++) {
-        const double correction = sum[i] / count;
-        const double about_mean = square[i] - correction * sum[i];
-        s->mean[start + i] = (double)mean[start + i] + correction;
-        s->square[start + i] = about_mean < 0 ? 0 : about_mean; /* NaN stays */
-        mean[start + i] = (float)s->mean[start + i];
-        rstd[start + i] = (float)(1 / sqrt(s->square[start + i] / count + eps));
+    const double count = (double)m->rows;
+    add_up(m, MN_TERM_X, NULL, NULL);
+    /* A first estimate, rounded to f32 so that the second pass subtracts just that. */
+    for (int64_t c = 0; c < m->channels; c++)
+        m->mean[c] = (float)(m->sum[0][c] / count);
+    add_up(m, MN_TERM_MOMENTS, m->mean, NULL);
+    for (int64_t c = 0; c < m->channels; c++) {
+        /* sum (x - m)^2 is too large by n (mean - m)^2. */
+        const double correction = m->sum[0][c] / count;
+        const double about_mean = m->sum[1][c] - correction * m->sum[0][c];
+        m->sum[0][c] = (double)m->mean[c] + correction;
+        m->sum[1][c] = about_mean < 0 ? 0 : about_mean; /* NaN stays */
     }
 }
 
-/* The unbiased variance has one degree less than rows; a single row has no spread. */
-static double degrees_of_freedom(const statistics *s)
+/* running = (1 - momentum) running + momentum statistic, unless a statistic is not finite. The
+ * unbiased variance has one degree less than rows; a single row has no spread. */
+static void update_running(const norm *m)
 {
-    return s->rows > 1 ? (double)(s->rows - 1) : 1;
-}
-
-static bool all_finite(const statistics *s)
-{
-    const double freedom = degrees_of_freedom(s);
-    for (int64_t c = 0; c < s->channels; c++)
-        if (!mn_isfinite_f32((float)s->mean[c]) ||
-            !mn_isfinite_f32((float)(s->square[c] / freedom)))
-            return false;
-    return true;
-}
-
-/* running = (1 - momentum) running + momentum statistic */
-static void update_running(const statistics *s)
-{
-    const mn_batch_norm_attributes *a = (const void *)s->call->attributes.bytes;
-    const double keep = 1 - a->momentum, freedom = degrees_of_freedom(s);
-    float *mean = s->call->in[3].data, *variance = s->call->in[4].data;
-    if (!all_finite(s))
-        return;
-    for (int64_t c = 0; c < s->channels; c++) {
-        const double unbiased = s->square[c] / freedom;
-        mean[c] = (float)(keep * (double)mean[c] + a->momentum * s->mean[c]);
-        variance[c] = (float)(keep * (double)variance[c] + a->momentum * unbiased);
+    const double old = 1 - m->momentum, freedom = m->rows > 1 ? (double)(m->rows - 1) : 1;
+    float *mean = m->call->in[3].data, *variance = m->call->in[4].data;
+    for (int64_t c = 0; c < m->channels; c++)
+        if (!mn_isfinite_f32((float)m->sum[0][c]) ||
+            !mn_isfinite_f32((float)(m->sum[1][c] / freedom)))
+            return;
+    for (int64_t c = 0; c < m->channels; c++) {
+        const double unbiased = m->sum[1][c] / freedom;
+        mean[c] = (float)(old * (double)mean[c] + m->momentum * m->sum[0][c]);
+        variance[c] = (float)(old * (double)variance[c] + m->momentum * unbiased);
     }
-    if (mn_has_input(s->call, 5))
-        *(int64_t *)s->call->in[5].data += 1;
-}
-
-static void fill_forward(const sweep *pass, int64_t channel, int64_t n, factors *f)
-{
-    const float *mean = pass->call->out[1].data, *rstd = pass->call->out[2].data;
-    const float *weight = vector(pass->call, 1), *bias = vector(pass->call, 2);
-    for (int64_t i = 0; i < n; i++) {
-        f->mean[i] = mean[channel + i];
-        f->scale[i] = rstd[channel + i] * weight[channel + i];
-        f->shift[i] = bias[channel + i];
-    }
-}
-
-static sweep forward_pass(const mn_call *call,
-                          void (*fill)(const sweep *pass, int64_t channel, int64_t n, factors *f))
-{
-    const mn_split split = mn_split_at(&call->in[0], call->in[0].ndim - 1);
-    return (sweep){.call = call,
-                   .x = &call->in[0],
-                   .y = &call->out[0],
-                   .rows = split.outer,
-                   .channels = split.size,
-                   .eps = eps_of(call),
-                   .fill = fill};
+    if (mn_has_input(m->call, 5))
+        *(int64_t *)m->call->in[5].data += 1;
 }
 
 void mn_cpu_batch_norm(const mn_call *call)
 {
-    const sweep pass = forward_pass(call, fill_forward);
-    statistics s = {.call = call, .rows = pass.rows, .channels = pass.channels};
-    s.mean = call->workspace;
-    s.square = s.mean + s.channels;
-    mn_sums sums = {.call = call,
-                    .term = MN_TERM_X,
-                    .rows = s.rows,
-                    .channels = s.channels,
-                    .x = &call->in[0],
-                    .finish = keep_mean,
-                    .arg = &s};
-    if (s.channels == 0)
-        return;
-    mn_run_sums(&sums);
-    sums.term = MN_TERM_MOMENTS;
-    sums.mean = call->out[1].data;
-    sums.finish = keep_squares;
-    mn_run_sums(&sums);
-    update_running(&s);
-    run(&pass);
-}
-
-static void fill_inference(const sweep *pass, int64_t channel, int64_t n, factors *f)
-{
-    const float *weight = vector(pass->call, 1), *bias = vector(pass->call, 2);
-    const float *mean = vector(pass->call, 3), *variance = vector(pass->call, 4);
-    for (int64_t i = 0; i < n; i++) {
-        const double rstd = 1 / sqrt((double)variance[channel + i] + pass->eps);
-        f->mean[i] = mean[channel + i];
-        f->scale[i] = (float)(rstd * (double)weight[channel + i]);
-        f->shift[i] = bias[channel + i];
+    const norm m = norm_of(call, &call->in[0], NULL);
+    const float *weight = vector(&m, 1), *bias = vector(&m, 2);
+    float *mean = call->out[1].data, *rstd = call->out[2].data;
+    find_statistics(&m);
+    update_running(&m);
+    for (int64_t c = 0; c < m.channels; c++) {
+        mean[c] = m.mean[c] = (float)m.sum[0][c];
+        rstd[c] = (float)rstd_of(&m, m.sum[1][c] / (double)m.rows);
+        m.scale[c] = rstd[c] * weight[c];
+        m.shift[c] = bias[c];
     }
+    sweep(&m);
 }
 
 void mn_cpu_batch_norm_inference(const mn_call *call)
 {
-    const sweep pass = forward_pass(call, fill_inference);
-    run(&pass);
+    const norm m = norm_of(call, &call->in[0], NULL);
+    const float *weight = vector(&m, 1), *bias = vector(&m, 2);
+    const float *mean = vector(&m, 3), *variance = vector(&m, 4);
+    for (int64_t c = 0; c < m.channels; c++) {
+        m.mean[c] = mean[c];
+        m.scale[c] = (float)(rstd_of(&m, (double)variance[c]) * (double)weight[c]);
+        m.shift[c] = bias[c];
+    }
+    sweep(&m);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-typedef struct gradients {
-    const mn_call *call;
-    double *sums; /* [2][channels] */
-    int64_t channels;
-} gradients;
-
-static void keep_gradients(void *arg, int64_t start, int64_t n, const double *g, const double *gx)
+static void find_gradients(const norm *m, const float *rstd)
 {
-    const gradients *s = arg;
-    for (int64_t i = 0; i < n; i++) {
-        s->sums[start + i] = g[i];
-        s->sums[s->channels + start + i] = gx[i];
+    float *dw = m->call->out[1].data, *db = m->call->out[2].data;
+    add_up(m, MN_TERM_GRADIENTS, vector(m, 3), rstd);
+    for (int64_t c = 0; c < m->channels; c++) {
+        db[c] = (float)m->sum[0][c];
+        dw[c] = (float)m->sum[1][c];
     }
-}
-
-static void fill_backward(const sweep *pass, int64_t channel, int64_t n, factors *f)
-{
-    const float *weight = vector(pass->call, 2) + channel, *mean = vector(pass->call, 3) + channel;
-    const float *rstd = vector(pass->call, 4) + channel;
-    const double *g = pass->sums + channel, *gx = g + pass->channels;
-    const double count = (double)pass->rows;
-    for (int64_t i = 0; i < n; i++) {
-        f->mean[i] = mean[i];
-        f->scale[i] = weight[i] * rstd[i];
-        f->shift[i] = (float)(g[i] / count);
-        f->gradient[i] = (float)(gx[i] / count * (double)rstd[i]);
-    }
-}
-
-/* dx = g w rstd: g takes the place of x, and mean and shift are 0. */
-static void fill_inference_backward(const sweep *pass, int64_t channel, int64_t n, factors *f)
-{
-    const float *weight = vector(pass->call, 2) + channel;
-    const float *variance = vector(pass->call, 4) + channel;
-    for (int64_t i = 0; i < n; i++)
-        f->scale[i] = (float)((double)weight[i] / sqrt((double)variance[i] + pass->eps));
-}
-
-static sweep backward_pass(const mn_call *call, const double *sums)
-{
-    sweep p = forward_pass(call, fill_backward);
-    p.g = &call->in[0];
-    p.x = &call->in[1];
-    p.sums = sums;
-    return p;
-}
-
-static void store_gradients(const mn_call *call, const gradients *s)
-{
-    float *dw = call->out[1].data, *db = call->out[2].data;
-    for (int64_t c = 0; c < s->channels; c++) {
-        db[c] = (float)s->sums[c];
-        dw[c] = (float)s->sums[s->channels + c];
-    }
-}
-
-static void sum_gradients(const mn_call *call, const sweep *pass, const float *rstd, gradients *s)
-{
-    const mn_sums sums = {.call = call,
-                          .term = MN_TERM_GRADIENTS,
-                          .rows = pass->rows,
-                          .channels = pass->channels,
-                          .x = &call->in[1],
-                          .g = &call->in[0],
-                          .mean = vector(call, 3),
-                          .rstd = rstd,
-                          .finish = keep_gradients,
-                          .arg = s};
-    mn_run_sums(&sums);
-}
-
-mn_status mn_cpu_batch_norm_backward_prepare(const mn_call *call, mn_plan *plan,
-                                             size_t *workspace_bytes)
-{
-    (void)plan;
-    return two_vectors(call, &call->in[1], workspace_bytes);
 }
 
 void mn_cpu_batch_norm_backward(const mn_call *call)
 {
-    const sweep pass = backward_pass(call, call->workspace);
-    gradients s = {call, call->workspace, pass.channels};
-    if (pass.channels == 0)
-        return;
-    sum_gradients(call, &pass, vector(call, 4), &s);
-    store_gradients(call, &s);
-    run(&pass);
+    const norm m = norm_of(call, &call->in[1], &call->in[0]);
+    const float *weight = vector(&m, 2), *mean = vector(&m, 3), *rstd = vector(&m, 4);
+    const double count = (double)m.rows;
+    find_gradients(&m, rstd);
+    for (int64_t c = 0; c < m.channels; c++) {
+        m.mean[c] = mean[c];
+        m.scale[c] = weight[c] * rstd[c];
+        m.shift[c] = (float)(m.sum[0][c] / count);
+        m.gradient[c] = (float)(m.sum[1][c] / count * (double)rstd[c]);
+    }
+    sweep(&m);
 }
 
-mn_status mn_cpu_batch_norm_inference_backward_prepare(const mn_call *call, mn_plan *plan,
-                                                       size_t *workspace_bytes)
-{
-    (void)plan;
-    return two_vectors(call, &call->in[1], workspace_bytes);
-}
-
+/* dx = g w rstd: g takes the place of x, and mean and shift are 0. */
 void mn_cpu_batch_norm_inference_backward(const mn_call *call)
 {
-    sweep pass = backward_pass(call, NULL);
-    gradients s = {call, call->workspace, pass.channels};
-    float *rstd = call->out[1].data; /* until dw takes its place, after the sums */
-    const float *variance = vector(call, 4);
-    if (pass.channels == 0)
-        return;
-    for (int64_t c = 0; c < pass.channels; c++)
-        rstd[c] = (float)(1 / sqrt((double)variance[c] + pass.eps));
-    sum_gradients(call, &pass, rstd, &s);
-    store_gradients(call, &s);
-    pass.x = pass.g;
-    pass.g = NULL;
-    pass.fill = fill_inference_backward;
-    run(&pass);
+    norm m = norm_of(call, &call->in[1], &call->in[0]);
+    const float *weight = vector(&m, 2), *variance = vector(&m, 4);
+    for (int64_t c = 0; c < m.channels; c++) {
+        const double rstd = rstd_of(&m, (double)variance[c]);
+        m.gradient[c] = (float)rstd;
+        m.scale[c] = (float)((double)weight[c] * rstd);
+    }
+    find_gradients(&m, m.gradient);
+    m.x = m.g;
+    m.g = NULL;
+    sweep(&m);
 }

@@ -3,7 +3,6 @@
 
 #include "core/math.h"
 
-#include <math.h>
 #include <stdatomic.h>
 
 static double *record_of(const mn_call *call, int input)
@@ -16,26 +15,27 @@ static double *record_of(const mn_call *call, int input)
 typedef struct unscaling {
     const mn_call *call;
     float inverse;
-    atomic_bool found;
+    atomic_bool *found;
 } unscaling;
 
-static void run_unscale(void *arg, int64_t begin, int64_t end)
+static void run_unscale(const void *arg, int64_t begin, int64_t end)
 {
-    unscaling *u = arg;
+    const unscaling *u = arg;
     float *g = mn_element(&u->call->in[0], begin);
     if (mn_bodies_of(u->call)->unscale((size_t)(end - begin), u->inverse, g))
-        atomic_store_explicit(&u->found, true, memory_order_relaxed);
+        atomic_store_explicit(u->found, true, memory_order_relaxed);
 }
 
 void mn_cpu_grad_unscale(const mn_call *call)
 {
     double *scaler = record_of(call, 1), *optimizer = record_of(call, 2);
-    unscaling u = {.call = call, .inverse = (float)(1 / scaler[MN_SCALER_SCALE])};
+    atomic_bool found = false;
+    const unscaling u = {call, (float)(1 / scaler[MN_SCALER_SCALE]), &found};
     if (mn_isfinite_f32(u.inverse))
         mn_run_ranges(call, call->in[0].numel, MN_CHUNK, run_unscale, &u);
     else
-        u.found = true;
-    if (u.found)
+        found = true;
+    if (found)
         scaler[MN_SCALER_FOUND_INF] = optimizer[MN_OPT_FOUND_INF] = 1;
 }
 
@@ -54,10 +54,10 @@ static void run_squares(void *arg, int64_t index, int slot)
 {
     squares *s = arg;
     const mn_view *g = &s->call->in[0];
-    const int64_t begin = index * s->leaf, end = mn_min64(begin + s->leaf, g->numel);
+    const int64_t begin = index * s->leaf, end = mn_min(begin + s->leaf, g->numel);
     (void)slot;
     for (int64_t i = begin; i < end; i += LEAF_UNIT)
-        s->sum[index] += mn_bodies_of(s->call)->sum_squares((size_t)mn_min64(LEAF_UNIT, end - i),
+        s->sum[index] += mn_bodies_of(s->call)->sum_squares((size_t)mn_min(LEAF_UNIT, end - i),
                                                             mn_element(g, i));
 }
 
@@ -66,11 +66,8 @@ static double sum_of_squares(const mn_call *call)
     const int64_t n = call->in[0].numel;
     squares s = {.call = call};
     double sum = 0;
-    if (n == 0)
-        return 0;
-    const int64_t units = (n - 1) / LEAF_UNIT + 1;
-    s.leaf = LEAF_UNIT * mn_max64(MN_CHUNK / LEAF_UNIT, (units - 1) / LEAVES + 1);
-    const int64_t leaves = (n - 1) / s.leaf + 1;
+    s.leaf = mn_max(MN_CHUNK, mn_ceil_div(mn_ceil_div(n, LEAF_UNIT), LEAVES) * LEAF_UNIT);
+    const int64_t leaves = mn_ceil_div(n, s.leaf);
     mn_call_parallel(call, leaves, run_squares, &s);
     for (int64_t i = 0; i < leaves; i++)
         sum += s.sum[i];
@@ -79,21 +76,10 @@ static double sum_of_squares(const mn_call *call)
 
 void mn_cpu_grad_norm(const mn_call *call)
 {
-    const mn_norm_attributes *a = (const void *)call->attributes.bytes;
-    double *record = record_of(call, 1);
-    if (a->first)
-        record[MN_OPT_NORM_SQ] = 0;
-    record[MN_OPT_NORM_SQ] += sum_of_squares(call);
-    if (!a->last)
-        return;
-    const double norm = sqrt(record[MN_OPT_NORM_SQ]);
-    const double clip = isinf(a->max_norm) ? 1 : a->max_norm / (norm + 1e-6);
-    record[MN_OPT_NORM] = norm;
-    record[MN_OPT_CLIP] = clip > 1 ? 1 : clip; /* NaN stays */
-    record[MN_OPT_BAD_NORM] = !mn_isfinite_f64(norm);
+    mn_norm_add((const void *)call->attributes.bytes, sum_of_squares(call), record_of(call, 1));
 }
 
-static void run_clip(void *arg, int64_t begin, int64_t end)
+static void run_clip(const void *arg, int64_t begin, int64_t end)
 {
     const mn_call *call = arg;
     const float clip = (float)record_of(call, 1)[MN_OPT_CLIP];
@@ -102,9 +88,8 @@ static void run_clip(void *arg, int64_t begin, int64_t end)
 
 void mn_cpu_grad_clip(const mn_call *call)
 {
-    mn_call copy = *call;
     if (record_of(call, 1)[MN_OPT_CLIP] != 1)
-        mn_run_ranges(call, call->in[0].numel, MN_CHUNK, run_clip, &copy);
+        mn_run_ranges(call, call->in[0].numel, MN_CHUNK, run_clip, call);
 }
 
 /* ---- SGD ------------------------------------------------------------------------------------- */
@@ -115,32 +100,23 @@ typedef struct stepping {
     bool skip;
 } stepping;
 
-static void step_block(const stepping *s, int64_t start, int64_t n)
-{
-    const mn_call *call = s->call;
-    const mn_bodies *bodies = mn_bodies_of(call);
-    float *p = mn_element(&call->in[0], start);
-    const float *g = mn_element(&call->in[1], start);
-    if (s->skip)
-        return;
-    if (mn_has_input(call, 2))
-        bodies->sgd_momentum((size_t)n, &s->factors, g, p, mn_element(&call->in[2], start));
-    else
-        bodies->sgd((size_t)n, &s->factors, g, p);
-}
-
 /* Shadows are rewritten while the parameters are still in the nearest cache. */
-static void run_step(void *arg, int64_t begin, int64_t end)
+static void run_step(const void *arg, int64_t begin, int64_t end)
 {
     const stepping *s = arg;
     const mn_call *call = s->call;
+    const mn_bodies *bodies = mn_bodies_of(call);
     for (int64_t i = begin; i < end; i += MN_BLOCK) {
-        const int64_t n = mn_min64(end - i, MN_BLOCK);
-        step_block(s, i, n);
+        const int64_t n = mn_min(end - i, MN_BLOCK);
+        const float *g = mn_element(&call->in[1], i);
+        float *p = mn_element(&call->in[0], i);
+        if (!s->skip && mn_has_input(call, 2))
+            bodies->sgd_momentum((size_t)n, &s->factors, g, p, mn_element(&call->in[2], i));
+        else if (!s->skip)
+            bodies->sgd((size_t)n, &s->factors, g, p);
         for (int k = 4; k < 6; k++)
             if (mn_has_input(call, k))
-                call->cpu->converters[call->in[k].dtype].from_f32(
-                    (size_t)n, mn_element(&call->in[0], i), mn_element(&call->in[k], i));
+                mn_row_store(call, &call->in[k], i, n, p);
     }
 }
 

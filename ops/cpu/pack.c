@@ -17,45 +17,17 @@ size_t mn_arena_take(mn_arena *arena, size_t element, int64_t a, int64_t b, int6
     return at;
 }
 
-int64_t mn_ceil_div(int64_t a, int64_t b)
-{
-    return a / b + (a % b != 0);
-}
-
-int64_t mn_min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-int64_t mn_max(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-mn_matrix mn_matrix_of(const mn_call *call, const mn_view *view, int64_t ld)
-{
-    return (mn_matrix){view->data, mn_dtype_size(view->dtype),
-                       call->cpu->converters[view->dtype].to_f32, ld};
-}
-
-static const char *address(const mn_matrix *matrix, int64_t row, int64_t column)
-{
-    return matrix->data + (size_t)(row * matrix->ld + column) * matrix->element;
-}
-
 const float *mn_matrix_read(const mn_matrix *matrix, int64_t row, int64_t column, int64_t n,
                             float *buffer)
 {
-    if (matrix->element == sizeof(float))
-        return (const float *)(const void *)address(matrix, row, column);
-    matrix->to_f32((size_t)n, address(matrix, row, column), buffer);
-    return buffer;
+    return mn_row_load(matrix->call, matrix->view, row * matrix->ld + column, n, buffer);
 }
 
 void mn_matrix_copy(const mn_matrix *matrix, int64_t row, int64_t column, int64_t n, float *dst)
 {
+    const void *src = mn_element(matrix->view, row * matrix->ld + column);
     if (n > 0)
-        matrix->to_f32((size_t)n, address(matrix, row, column), dst);
+        matrix->call->cpu->converters[matrix->view->dtype].to_f32((size_t)n, src, dst);
 }
 
 void mn_pack_transposed(const mn_gemm_kernels *kernels, const mn_matrix *matrix,
@@ -89,7 +61,7 @@ void mn_pack_straight(const mn_gemm_kernels *kernels, const mn_matrix *matrix,
 {
     float buffer[BLOCK];
     const int64_t width = kernels->columns;
-    const bool in_place = matrix->element == sizeof(float);
+    const bool in_place = matrix->view->dtype == MN_F32;
     for (int64_t column = 0; column < region->columns; column += CHUNK) {
         const int64_t n = mn_min(CHUNK, region->columns - column), together = BLOCK / n;
         for (int64_t k = 0; k < region->rows; k += together) {

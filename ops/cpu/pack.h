@@ -3,7 +3,7 @@
 #ifndef MN_OPS_CPU_PACK_H
 #define MN_OPS_CPU_PACK_H
 
-#include "core/core.h"
+#include "ops/cpu/run.h"
 
 typedef struct mn_gemm_kernels mn_gemm_kernels;
 
@@ -15,18 +15,12 @@ typedef struct mn_arena {
 /* Reserves a * b * c elements aligned to 64 bytes; returns their offset. */
 size_t mn_arena_take(mn_arena *arena, size_t element, int64_t a, int64_t b, int64_t c);
 
-int64_t mn_ceil_div(int64_t a, int64_t b);
-int64_t mn_min(int64_t a, int64_t b);
-int64_t mn_max(int64_t a, int64_t b);
-
 /* Rows of an operand of f32, f16 or bf16, row r starting at element r * ld. */
 typedef struct mn_matrix {
-    const char *data;
-    size_t element;
-    void (*to_f32)(size_t n, const void *src, float *dst);
+    const mn_call *call;
+    const mn_view *view;
     int64_t ld;
 } mn_matrix;
-mn_matrix mn_matrix_of(const mn_call *call, const mn_view *view, int64_t ld);
 /* n elements from (row, column) on as f32: in place for f32, else widened into buffer. */
 const float *mn_matrix_read(const mn_matrix *matrix, int64_t row, int64_t column, int64_t n,
                             float *buffer);

@@ -35,17 +35,13 @@ static layout layout_of(const mn_call *call)
     const mn_view *x = &call->in[0];
     layout l = {.call = call, .size = mn_dtype_size(x->dtype)};
     int64_t step_of[MN_MAX_DIMS], step = 1;
-    for (int i = x->ndim - 1; i >= 0; i--) {
-        step_of[i] = step;
-        step *= x->shape[i];
-    }
+    mn_steps(x, x->ndim, step_of);
     for (int i = 0; i < x->ndim; i++)
         append(&l, x->shape[a->axes[i]], step_of[a->axes[i]]);
     if (l.ndim == 0) {
         l.ndim = 1;
         l.shape[0] = l.from[0] = 1;
     }
-    step = 1;
     for (int i = l.ndim - 1; i >= 0; i--) {
         l.to[i] = step;
         step *= l.shape[i];
@@ -70,7 +66,7 @@ static void slice_start(const layout *l, int64_t index, int64_t *from, int64_t *
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static void run_rows(void *arg, int64_t begin, int64_t end)
+static void run_rows(const void *arg, int64_t begin, int64_t end)
 {
     const layout *l = arg;
     const int64_t row = l->shape[l->ndim - 1];
@@ -107,18 +103,18 @@ static void transpose_tile(size_t size, int64_t rows, int64_t columns, const cha
 }
 
 /* Bands of TILE rows of the slices' matrices. */
-static void run_bands(void *arg, int64_t begin, int64_t end)
+static void run_bands(const void *arg, int64_t begin, int64_t end)
 {
     const layout *l = arg;
     const int last = l->ndim - 1;
     const int64_t rows = l->shape[l->fast], columns = l->shape[last];
-    const int64_t bands = (rows - 1) / TILE + 1;
+    const int64_t bands = mn_ceil_div(rows, TILE);
     for (int64_t b = begin; b < end; b++) {
         const int64_t i = b % bands * TILE;
         int64_t from, to;
         slice_start(l, b / bands, &from, &to);
         for (int64_t j = 0; j < columns; j += TILE)
-            transpose_tile(l->size, mn_min64(TILE, rows - i), mn_min64(TILE, columns - j),
+            transpose_tile(l->size, mn_min(TILE, rows - i), mn_min(TILE, columns - j),
                            mn_element(&l->call->in[0], from + i + j * l->from[last]), l->from[last],
                            mn_element(&l->call->out[0], to + i * l->to[l->fast] + j),
                            l->to[l->fast]);
@@ -134,11 +130,11 @@ void mn_cpu_permute(const mn_call *call)
     const int last = l.ndim - 1;
     const int64_t columns = l.shape[last];
     if (l.fast == last) {
-        mn_run_ranges(call, numel / columns, mn_max64(1, MN_CHUNK / columns), run_rows, &l);
+        mn_run_ranges(call, numel / columns, mn_max(1, MN_CHUNK / columns), run_rows, &l);
         return;
     }
-    const int64_t rows = l.shape[l.fast], bands = (rows - 1) / TILE + 1;
-    const int64_t work = mn_min64(rows, TILE) * columns;
-    mn_run_ranges(call, numel / (rows * columns) * bands, mn_max64(1, MN_CHUNK / work), run_bands,
+    const int64_t rows = l.shape[l.fast], bands = mn_ceil_div(rows, TILE);
+    const int64_t work = mn_min(rows, TILE) * columns;
+    mn_run_ranges(call, numel / (rows * columns) * bands, mn_max(1, MN_CHUNK / work), run_bands,
                   &l);
 }

@@ -36,21 +36,23 @@ static bool is_2x2(const pool *l)
            a->padding[0] == 0 && a->padding[1] == 0 && l->C > 0 && l->C <= STRIP;
 }
 
-/* Part of a window, on one axis, that lies inside of the image. */
-typedef struct span {
-    int64_t begin, end;
-} span;
+/* Part of window [image, p, q] that lies inside of the image. */
+typedef struct window {
+    int64_t image, top, bottom, left, right;
+} window;
 
-static span span_of(int64_t index, int64_t kernel, int64_t stride, int64_t padding, int64_t extent)
+static window window_of(const pool *l, int64_t image, int64_t p, int64_t q)
 {
-    const int64_t start = index * stride - padding;
-    return (span){mn_max64(start, 0), mn_min64(start + kernel, extent)};
+    const int64_t *size = l->a->kernel, *stride = l->a->stride, *padding = l->a->padding;
+    const int64_t top = p * stride[0] - padding[0], left = q * stride[1] - padding[1];
+    return (window){image, mn_max(top, 0), mn_min(top + size[0], l->H), mn_max(left, 0),
+                    mn_min(left + size[1], l->W)};
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
 /* Rows p of all images, numbered n P + p. */
-static void run_2x2(void *arg, int64_t begin, int64_t end)
+static void run_2x2(const void *arg, int64_t begin, int64_t end)
 {
     const pool *l = arg;
     const mn_bodies *bodies = mn_bodies_of(l->call);
@@ -59,7 +61,7 @@ static void run_2x2(void *arg, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++) {
         const int64_t top = (i / l->P * l->H + i % l->P * 2) * l->W * l->C;
         for (int64_t q = 0; q < l->Q; q += windows) {
-            const int64_t n = mn_min64(windows, l->Q - q), count = 2 * n * l->C;
+            const int64_t n = mn_min(windows, l->Q - q), count = 2 * n * l->C;
             const int64_t at = top + 2 * q * l->C, to = (i * l->Q + q) * l->C;
             const float *upper = mn_row_load(l->call, l->x, at, count, row[0]);
             const float *lower = mn_row_load(l->call, l->x, at + l->W * l->C, count, row[1]);
@@ -70,46 +72,38 @@ static void run_2x2(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Largest elements of window [image, p, q] for `n` channels from c on, and, if `index` is given,
- * the numbers of their pixels in the window. */
-static void window_max(const pool *l, const int64_t at[3], int64_t c, int64_t n, float *largest,
+/* Largest elements of the window for `n` channels from c on, and, if `index` is given, the numbers
+ * of their pixels in the window. */
+static void window_max(const pool *l, const window *w, int64_t c, int64_t n, float *largest,
                        float *index)
 {
     const mn_bodies *bodies = mn_bodies_of(l->call);
-    const mn_pool2d_attributes *a = l->a;
-    const span h = span_of(at[1], a->kernel[0], a->stride[0], a->padding[0], l->H);
-    const span w = span_of(at[2], a->kernel[1], a->stride[1], a->padding[1], l->W);
-    bool first = true;
-    float scratch[STRIP];
+    float scratch[STRIP], number = 0;
     for (int64_t i = 0; i < n; i++)
         largest[i] = -INFINITY;
-    for (int64_t y = h.begin; y < h.end; y++)
-        for (int64_t x = w.begin; x < w.end; x++) {
-            const float *pixel =
-                mn_row_load(l->call, l->x, ((at[0] * l->H + y) * l->W + x) * l->C + c, n, scratch);
-            const float number = (float)((y - h.begin) * (w.end - w.begin) + x - w.begin);
-            if (!index) {
-                bodies->max((size_t)n, pixel, largest);
-            } else if (first) {
-                memcpy(largest, pixel, (size_t)n * sizeof *largest);
-                memset(index, 0, (size_t)n * sizeof *index);
-            } else {
+    if (index)
+        memset(index, 0, (size_t)n * sizeof *index);
+    for (int64_t y = w->top; y < w->bottom; y++)
+        for (int64_t x = w->left; x < w->right; x++, number++) {
+            const int64_t at = ((w->image * l->H + y) * l->W + x) * l->C + c;
+            const float *pixel = mn_row_load(l->call, l->x, at, n, scratch);
+            if (index)
                 bodies->max_index((size_t)n, pixel, number, largest, index);
-            }
-            first = false;
+            else
+                bodies->max((size_t)n, pixel, largest);
         }
 }
 
-static void run_windows(void *arg, int64_t begin, int64_t end)
+static void run_windows(const void *arg, int64_t begin, int64_t end)
 {
     const pool *l = arg;
     float result[STRIP];
     for (int64_t i = begin; i < end; i++) {
-        const int64_t at[3] = {i / (l->P * l->Q), i / l->Q % l->P, i % l->Q};
+        const window w = window_of(l, i / (l->P * l->Q), i / l->Q % l->P, i % l->Q);
         for (int64_t c = 0; c < l->C; c += STRIP) {
-            const int64_t n = mn_min64(STRIP, l->C - c);
+            const int64_t n = mn_min(STRIP, l->C - c);
             float *y = mn_row_place(l->y, i * l->C + c, result);
-            window_max(l, at, c, n, y, NULL);
+            window_max(l, &w, c, n, y, NULL);
             mn_row_store(l->call, l->y, i * l->C + c, n, y);
         }
     }
@@ -121,7 +115,7 @@ void mn_cpu_max_pool2d(const mn_call *call)
     if (call->out[0].numel == 0)
         return;
     const int64_t rows = call->out[0].shape[0] * l.P;
-    const int64_t chunk = mn_max64(1, MN_CHUNK / mn_max64(1, l.Q * l.C));
+    const int64_t chunk = mn_max(1, MN_CHUNK / mn_max(1, l.Q * l.C));
     if (is_2x2(&l))
         mn_run_ranges(call, rows, chunk, run_2x2, &l);
     else
@@ -130,20 +124,15 @@ void mn_cpu_max_pool2d(const mn_call *call)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-static void clear(const mn_view *dx, int64_t start, int64_t n)
-{
-    if (n > 0) /* all bits 0 is 0 in every floating type */
-        memset(mn_element(dx, start), 0, (size_t)n * mn_dtype_size(dx->dtype));
-}
-
-/* Rows of windows [image, p] of two by two; the caller has cleared what they leave out. */
+/* Rows of windows [image, p] of two by two; the caller has cleared what they
+ * leave out. */
 static void scatter_2x2(const pool *l, int64_t image, int64_t p)
 {
     const mn_bodies *bodies = mn_bodies_of(l->call);
     const int64_t windows = STRIP / l->C, width = l->W * l->C;
     float row[2][2 * STRIP], result[2][2 * STRIP], gradient[STRIP];
     for (int64_t q = 0; q < l->Q; q += windows) {
-        const int64_t n = mn_min64(windows, l->Q - q), count = 2 * n * l->C;
+        const int64_t n = mn_min(windows, l->Q - q), count = 2 * n * l->C;
         const int64_t at = (image * l->H + 2 * p) * width + 2 * q * l->C;
         const int64_t from = ((image * l->P + p) * l->Q + q) * l->C;
         const float *g = mn_row_load(l->call, l->y, from, n * l->C, gradient);
@@ -159,127 +148,94 @@ static void scatter_2x2(const pool *l, int64_t image, int64_t p)
     }
 }
 
-/* Writes the gradient of window [image, p, q] to its pixels, which belong to no other window. */
-static void scatter_window(const pool *l, const int64_t at[3], int64_t c, int64_t n)
-{
-    const mn_bodies *bodies = mn_bodies_of(l->call);
-    const mn_pool2d_attributes *a = l->a;
-    const span h = span_of(at[1], a->kernel[0], a->stride[0], a->padding[0], l->H);
-    const span w = span_of(at[2], a->kernel[1], a->stride[1], a->padding[1], l->W);
-    float largest[STRIP], index[STRIP], gradient[STRIP], result[STRIP];
-    const int64_t from = ((at[0] * l->P + at[1]) * l->Q + at[2]) * l->C + c;
-    const float *g = mn_row_load(l->call, l->y, from, n, gradient);
-    window_max(l, at, c, n, largest, index);
-    for (int64_t y = h.begin; y < h.end; y++)
-        for (int64_t x = w.begin; x < w.end; x++) {
-            const int64_t to = ((at[0] * l->H + y) * l->W + x) * l->C + c;
-            const float number = (float)((y - h.begin) * (w.end - w.begin) + x - w.begin);
-            float *dx = mn_row_place(l->dx, to, result);
-            bodies->pick_index((size_t)n, g, index, number, dx);
-            mn_row_store(l->call, l->dx, to, n, dx);
-        }
-}
-
-static void run_scatter(void *arg, int64_t begin, int64_t end)
+static void run_scatter_2x2(const void *arg, int64_t begin, int64_t end)
 {
     const pool *l = arg;
     const int64_t pixels = l->H * l->W * l->C;
-    for (int64_t image = begin; image < end; image++) {
-        clear(l->dx, image * pixels, pixels);
-        for (int64_t p = 0; p < l->P; p++) {
-            if (is_2x2(l)) {
-                scatter_2x2(l, image, p);
-                continue;
-            }
-            for (int64_t q = 0; q < l->Q; q++)
-                for (int64_t c = 0; c < l->C; c += STRIP) {
-                    const int64_t at[3] = {image, p, q};
-                    scatter_window(l, at, c, mn_min64(STRIP, l->C - c));
-                }
-        }
-    }
+    /* All bits 0 is 0 in every floating type. */
+    memset(mn_element(l->dx, begin * pixels), 0,
+           (size_t)((end - begin) * pixels) * mn_dtype_size(l->dx->dtype));
+    for (int64_t row = begin * l->P; row < end * l->P; row++)
+        scatter_2x2(l, row / l->P, row % l->P);
 }
 
-/* Windows that hold a pixel, on one axis. */
-static span windows_of(int64_t index, int64_t kernel, int64_t stride, int64_t padding,
-                       int64_t windows)
-{
-    const int64_t last = (index + padding) / stride, before = index + padding - kernel;
-    return (span){before < 0 ? 0 : before / stride + 1, mn_min64(last + 1, windows)};
-}
-
-/* Adds to sum the gradient of window `at` where pixel [y, x] is its first largest. */
-static void gather_window(const pool *l, const int64_t at[3], const int64_t pixel[2], int64_t c,
-                          int64_t n, float *sum)
+/* Adds the window's gradient g to its pixels in `sum`, [H, W, n]. */
+static void scatter_window(const pool *l, const window *w, int64_t c, int64_t n, const float *g,
+                           float *sum)
 {
     const mn_bodies *bodies = mn_bodies_of(l->call);
-    const mn_pool2d_attributes *a = l->a;
-    const span h = span_of(at[1], a->kernel[0], a->stride[0], a->padding[0], l->H);
-    const span w = span_of(at[2], a->kernel[1], a->stride[1], a->padding[1], l->W);
-    const int64_t from = ((at[0] * l->P + at[1]) * l->Q + at[2]) * l->C + c;
-    float largest[STRIP], index[STRIP], gradient[STRIP], share[STRIP];
-    const float *g = mn_row_load(l->call, l->y, from, n, gradient);
-    window_max(l, at, c, n, largest, index);
-    bodies->pick_index((size_t)n, g, index,
-                       (float)((pixel[0] - h.begin) * (w.end - w.begin) + pixel[1] - w.begin),
-                       share);
-    bodies->accumulate((size_t)n, sum, share);
+    float largest[STRIP], index[STRIP], share[STRIP], number = 0;
+    window_max(l, w, c, n, largest, index);
+    for (int64_t y = w->top; y < w->bottom; y++)
+        for (int64_t x = w->left; x < w->right; x++) {
+            bodies->pick_index((size_t)n, g, index, number++, share);
+            bodies->accumulate((size_t)n, sum + (y * l->W + x) * n, share);
+        }
 }
 
-/* Overlapping windows: every pixel collects from the windows it lies in, so that sums are in f32
- * and in one order. Pixels are numbered (n H + y) W + x. */
-static void run_gather(void *arg, int64_t begin, int64_t end)
+/* A strip of an image's channels: the gradient is summed in f32, window by window. */
+static void scatter_strip(void *arg, int64_t task, int slot)
 {
     const pool *l = arg;
-    const mn_pool2d_attributes *a = l->a;
-    float sum[STRIP];
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t pixel[2] = {i / l->W % l->H, i % l->W}, image = i / (l->W * l->H);
-        const span p = windows_of(pixel[0], a->kernel[0], a->stride[0], a->padding[0], l->P);
-        const span q = windows_of(pixel[1], a->kernel[1], a->stride[1], a->padding[1], l->Q);
-        for (int64_t c = 0; c < l->C; c += STRIP) {
-            const int64_t n = mn_min64(STRIP, l->C - c);
-            memset(sum, 0, sizeof sum);
-            for (int64_t r = p.begin; r < p.end; r++)
-                for (int64_t s = q.begin; s < q.end; s++)
-                    gather_window(l, (const int64_t[3]){image, r, s}, pixel, c, n, sum);
-            float *dx = mn_row_place(l->dx, i * l->C + c, sum);
-            if (dx != sum)
-                memcpy(dx, sum, (size_t)n * sizeof *dx);
-            mn_row_store(l->call, l->dx, i * l->C + c, n, dx);
-        }
+    const int64_t strips = mn_ceil_div(l->C, STRIP), pixels = l->H * l->W;
+    const int64_t image = task / strips, c = task % strips * STRIP, n = mn_min(STRIP, l->C - c);
+    float *sum = (float *)l->call->workspace + slot * pixels * mn_min(STRIP, l->C);
+    float gradient[STRIP];
+    memset(sum, 0, (size_t)(pixels * n) * sizeof *sum);
+    for (int64_t i = 0; i < l->P * l->Q; i++) {
+        const window w = window_of(l, image, i / l->Q, i % l->Q);
+        const int64_t from = (image * l->P * l->Q + i) * l->C + c;
+        scatter_window(l, &w, c, n, mn_row_load(l->call, l->y, from, n, gradient), sum);
     }
+    for (int64_t i = 0; i < pixels; i++)
+        mn_row_store(l->call, l->dx, (image * pixels + i) * l->C + c, n, sum + i * n);
+}
+
+mn_status mn_cpu_max_pool2d_backward_prepare(const mn_call *call, mn_plan *plan,
+                                             size_t *workspace_bytes)
+{
+    const pool l = pool_of(call, &call->in[1], &call->in[0], &call->out[0]);
+    size_t bytes = sizeof(float) * (size_t)mn_min(STRIP, l.C);
+    (void)plan;
+    bool fits = is_2x2(&l) || (mn_size_mul(bytes, (size_t)l.H, &bytes) &&
+                               mn_size_mul(bytes, (size_t)l.W, &bytes) &&
+                               mn_size_mul(bytes, (size_t)mn_call_threads(call), &bytes));
+    *workspace_bytes = is_2x2(&l) ? 0 : bytes;
+    return fits ? MN_OK : MN_ERR_MEMORY;
 }
 
 void mn_cpu_max_pool2d_backward(const mn_call *call)
 {
     pool l = pool_of(call, &call->in[1], &call->in[0], &call->out[0]);
-    const mn_pool2d_attributes *a = l.a;
     const int64_t images = l.x->shape[0];
     if (l.dx->numel == 0)
         return;
-    const int64_t image_size = l.H * l.W * l.C;
-    if (a->stride[0] >= a->kernel[0] && a->stride[1] >= a->kernel[1])
-        mn_run_ranges(call, images, mn_max64(1, MN_CHUNK / image_size), run_scatter, &l);
+    if (is_2x2(&l))
+        mn_run_ranges(call, images, mn_max(1, MN_CHUNK / (l.H * l.W * l.C)), run_scatter_2x2, &l);
     else
-        mn_run_ranges(call, images * l.H * l.W, mn_max64(1, MN_CHUNK / 16 / l.C), run_gather, &l);
+        mn_call_parallel(call, images * mn_ceil_div(l.C, STRIP), scatter_strip, &l);
 }
 
 /* ---- global average -------------------------------------------------------------------------- */
 
+/* x [N,C] as [N,1,1,C]. */
+static mn_view as_image(const mn_view *x)
+{
+    mn_view image = *x;
+    image.ndim = 4;
+    image.shape[3] = x->shape[1];
+    image.shape[1] = image.shape[2] = 1;
+    return image;
+}
+
 void mn_cpu_global_avg_pool2d(const mn_call *call)
 {
-    const mn_view *x = &call->in[0];
-    const double pixels = (double)(x->shape[1] * x->shape[2]);
-    mn_run_reduce(call, x, 6, &call->out[0], pixels > 0 ? 1 / pixels : (double)NAN);
+    const mn_view *x = &call->in[0], y = as_image(&call->out[0]);
+    mn_run_reduce(call, x, &y, 1 / (double)(x->shape[1] * x->shape[2]));
 }
 
 void mn_cpu_global_avg_pool2d_backward(const mn_call *call)
 {
-    const mn_view *dx = &call->out[0];
-    mn_view g = call->in[0];
-    g.ndim = 4;
-    g.shape[3] = g.shape[1];
-    g.shape[1] = g.shape[2] = 1;
+    const mn_view *dx = &call->out[0], g = as_image(&call->in[0]);
     mn_run_expand(call, &g, dx, 1 / (double)(dx->shape[1] * dx->shape[2]));
 }

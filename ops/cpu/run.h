@@ -10,36 +10,46 @@
 #define MN_BLOCK 512   /* elements widened at once: 2 KiB, stays in the nearest cache */
 #define MN_CHUNK 16384 /* elements per task, about */
 
-static inline int64_t mn_min64(int64_t a, int64_t b)
+static inline int64_t mn_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-static inline int64_t mn_max64(int64_t a, int64_t b)
+static inline int64_t mn_max(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+
+static inline int64_t mn_ceil_div(int64_t a, int64_t b)
+{
+    return a / b + (a % b != 0);
 }
 
 /* Inner loops of the call's kernel set. */
 const mn_bodies *mn_bodies_of(const mn_call *call);
 
-/* Whether an optional input was given. */
-bool mn_has_input(const mn_call *call, int input);
+/* Address `offset` bytes into the workspace. */
+static inline void *mn_workspace(const mn_call *call, size_t offset)
+{
+    return (char *)call->workspace + offset;
+}
+
 /* Address of an element. */
 void *mn_element(const mn_view *view, int64_t index);
 
-/* n elements from `start` on as f32: where they lie if they are f32, else widened into scratch. */
+/* n elements, of a floating dtype, from `start` on as f32: where they lie if they are f32, else
+ * widened into scratch. */
 const float *mn_row_load(const mn_call *call, const mn_view *view, int64_t start, int64_t n,
                          float *scratch);
-/* Where to make n results for `start` on: their place if they are f32, else scratch. store narrows
- * them from there to their place; nothing is left to do for f32. */
+/* Where to make results for `start` on: their place if they are f32, else scratch. store narrows n
+ * of them to their place, unless they are there. */
 float *mn_row_place(const mn_view *view, int64_t start, float *scratch);
 void mn_row_store(const mn_call *call, const mn_view *view, int64_t start, int64_t n,
                   const float *row);
 
 /* Calls run(arg, begin, end) for pieces of [0, n), `chunk` long, on the call's threads. */
-typedef void (*mn_range_fn)(void *arg, int64_t begin, int64_t end);
-void mn_run_ranges(const mn_call *call, int64_t n, int64_t chunk, mn_range_fn run, void *arg);
+typedef void (*mn_range_fn)(const void *arg, int64_t begin, int64_t end);
+void mn_run_ranges(const mn_call *call, int64_t n, int64_t chunk, mn_range_fn run, const void *arg);
 
 /* Shape of y with the step of two operands along each axis (0: the operand repeats). Axes that walk
  * alike are merged; the last one has steps 0 or 1. ndim >= 1. */
@@ -49,14 +59,10 @@ typedef struct mn_walk {
     int64_t step[2][MN_MAX_DIMS];
 } mn_walk;
 mn_walk mn_walk_make(const mn_view *y, const mn_view *a, const mn_view *b);
-/* y = scale x, x broadcast to y. */
+/* y = scale x, x broadcast to y; and its adjoint, y = scale * sum of x over what broadcasting y to
+ * x would repeat. */
 void mn_run_expand(const mn_call *call, const mn_view *x, const mn_view *y, double scale);
-
-/* Elements before, along and after an axis. */
-typedef struct mn_split {
-    int64_t outer, size, inner;
-} mn_split;
-mn_split mn_split_at(const mn_view *view, int64_t axis);
+void mn_run_reduce(const mn_call *call, const mn_view *x, const mn_view *y, double scale);
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
@@ -84,12 +90,10 @@ typedef struct mn_sums {
     int64_t rows, channels;
     const mn_view *x, *g;
     const float *mean, *rstd; /* per channel */
-    void (*finish)(void *arg, int64_t start, int64_t n, const double *first, const double *second);
-    void *arg;
+    void (*finish)(const void *arg, int64_t start, int64_t n, const double *first,
+                   const double *second);
+    const void *arg;
 } mn_sums;
 void mn_run_sums(const mn_sums *sums);
-/* y = scale * sum of x over the axes whose bits are set. */
-void mn_run_reduce(const mn_call *call, const mn_view *x, uint32_t axes, const mn_view *y,
-                   double scale);
 
 #endif

@@ -33,7 +33,7 @@ static void set_all(float *row, int64_t n, float value)
 
 static int64_t row_width(const column *c, int64_t at)
 {
-    return c->fold ? mn_min64(c->width, c->end - at) : c->width;
+    return c->fold ? mn_min(c->width, c->end - at) : c->width;
 }
 
 /* Makes every lane of a folded column hold the whole line's value. */
@@ -76,10 +76,7 @@ static void forward_column(const lines *l, const column *c)
         const int64_t n = row_width(c, i);
         const float *x = mn_row_load(l->call, l->x, i, n, scratch);
         float *y = mn_row_place(l->y, i, result);
-        if (l->log)
-            bodies->log_softmax((size_t)n, x, r.largest, r.sum, y);
-        else
-            bodies->softmax((size_t)n, x, r.largest, r.sum, y);
+        (l->log ? bodies->log_softmax : bodies->softmax)((size_t)n, x, r.largest, r.sum, y);
         mn_row_store(l->call, l->y, i, n, y);
     }
 }
@@ -106,10 +103,8 @@ static void backward_column(const lines *l, const column *c)
         const float *g = mn_row_load(l->call, l->g, i, n, row[0]);
         const float *x = mn_row_load(l->call, l->x, i, n, row[1]);
         float *dx = mn_row_place(l->y, i, result);
-        if (l->log)
-            bodies->log_softmax_backward((size_t)n, g, x, sum, dx);
-        else
-            bodies->softmax_backward((size_t)n, g, x, sum, dx);
+        (l->log ? bodies->log_softmax_backward : bodies->softmax_backward)((size_t)n, g, x, sum,
+                                                                           dx);
         mn_row_store(l->call, l->y, i, n, dx);
     }
 }
@@ -117,42 +112,37 @@ static void backward_column(const lines *l, const column *c)
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 /* Lines from begin to end, numbered [outer, inner]. */
-static void run_lines(void *arg, int64_t begin, int64_t end)
+static void run_lines(const void *arg, int64_t begin, int64_t end)
 {
     const lines *l = arg;
     const int64_t size = l->split.size, inner = l->split.inner;
-    for (int64_t i = begin; i < end;) {
-        column c = {.start = i * size, .step = MN_BLOCK, .fold = inner == 1};
-        int64_t count = 1;
-        c.end = c.start + size;
-        c.width = mn_min64(size, MN_BLOCK);
-        if (!c.fold) {
-            const int64_t first = i / inner * inner * size, at = i % inner;
-            count = mn_min64(mn_min64(MN_BLOCK, inner - at), end - i);
-            c = (column){first + at, first + size * inner, inner, count, false};
-        }
+    for (int64_t i = begin, count; i < end; i += count) {
+        const int64_t start = i / inner * size * inner + i % inner;
+        count = inner == 1 ? 1 : mn_min(mn_min(MN_BLOCK, inner - i % inner), end - i);
+        column c = {start, start + size * inner, inner, count, false};
+        if (inner == 1)
+            c = (column){start, start + size, MN_BLOCK, mn_min(size, MN_BLOCK), true};
         if (l->g)
             backward_column(l, &c);
         else
             forward_column(l, &c);
-        i += count;
     }
 }
 
 static void run(const mn_call *call, bool backward, bool log)
 {
     const mn_axis_attributes *a = (const void *)call->attributes.bytes;
-    lines l = {.call = call,
-               .x = &call->in[backward ? 1 : 0],
-               .g = backward ? &call->in[0] : NULL,
-               .y = &call->out[0],
-               .split = mn_split_at(&call->in[0], a->axis),
-               .log = log};
+    const lines l = {.call = call,
+                     .x = &call->in[backward ? 1 : 0],
+                     .g = backward ? &call->in[0] : NULL,
+                     .y = &call->out[0],
+                     .split = mn_split_at(&call->in[0], a->axis),
+                     .log = log};
     if (call->out[0].numel == 0)
         return;
     /* exp is worth eight plain elements; rows of neighbouring lines must not become too short. */
     const int64_t least = l.split.inner > 1 ? 64 : 1;
-    mn_run_ranges(call, l.split.outer * l.split.inner, mn_max64(least, MN_CHUNK / 8 / l.split.size),
+    mn_run_ranges(call, l.split.outer * l.split.inner, mn_max(least, MN_CHUNK / 8 / l.split.size),
                   run_lines, &l);
 }
 
@@ -204,7 +194,7 @@ static double row_loss(const lines *l, int64_t row)
     const int64_t classes = l->split.size, start = row * classes;
     const int64_t *labels = l->call->in[1].data;
     float *lse = l->y->data, scratch;
-    const column c = {start, start + classes, MN_BLOCK, mn_min64(classes, MN_BLOCK), true};
+    const column c = {start, start + classes, MN_BLOCK, mn_min(classes, MN_BLOCK), true};
     reduced r;
     reduce_column(l, &c, &r);
     bodies->log(1, r.sum);
@@ -219,7 +209,7 @@ static void run_leaf(void *arg, int64_t index, int slot)
 {
     losses *l = arg;
     const int64_t begin = index * l->rows_per_leaf;
-    const int64_t end = mn_min64(begin + l->rows_per_leaf, l->rows);
+    const int64_t end = mn_min(begin + l->rows_per_leaf, l->rows);
     (void)slot;
     for (int64_t row = begin; row < end; row++)
         l->sum[index] += row_loss(&l->lines, row);
@@ -230,22 +220,19 @@ void mn_cpu_cross_entropy(const mn_call *call)
     const mn_view *x = &call->in[0];
     const int64_t rows = x->shape[0], classes = x->shape[1];
     losses l = {.lines = {.call = call, .x = x, .y = &call->out[1], .split = {rows, classes, 1}},
-                .rows = rows};
+                .rows = rows,
+                .rows_per_leaf =
+                    mn_max(mn_max(1, MN_CHUNK / 8 / classes), mn_ceil_div(rows, LEAVES))};
     double sum = 0;
-    if (rows > 0) {
-        const int64_t work = mn_max64(1, MN_CHUNK / 8 / mn_max64(1, classes));
-        l.rows_per_leaf = mn_max64(work, (rows - 1) / LEAVES + 1);
-        check_labels(call, call->in[1].data, rows, classes);
-        const int64_t leaves = (rows - 1) / l.rows_per_leaf + 1;
-        mn_call_parallel(call, leaves, run_leaf, &l);
-        for (int64_t i = 0; i < leaves; i++)
-            sum += l.sum[i];
-    }
+    check_labels(call, call->in[1].data, rows, classes);
+    mn_call_parallel(call, mn_ceil_div(rows, l.rows_per_leaf), run_leaf, &l);
+    for (int64_t i = 0; i < LEAVES; i++)
+        sum += l.sum[i];
     *(float *)call->out[0].data = (float)(sum / (double)rows);
 }
 
 /* Rows from begin to end. */
-static void run_gradient(void *arg, int64_t begin, int64_t end)
+static void run_gradient(const void *arg, int64_t begin, int64_t end)
 {
     const mn_call *call = arg;
     const mn_bodies *bodies = mn_bodies_of(call);
@@ -257,7 +244,7 @@ static void run_gradient(void *arg, int64_t begin, int64_t end)
     float scratch[MN_BLOCK], result[MN_BLOCK];
     for (int64_t row = begin; row < end; row++)
         for (int64_t c = 0; c < classes; c += MN_BLOCK) {
-            const int64_t n = mn_min64(MN_BLOCK, classes - c), at = row * classes + c;
+            const int64_t n = mn_min(MN_BLOCK, classes - c), at = row * classes + c;
             const int64_t label = labels[row] < 0 ? -1 : labels[row] - c;
             float *dx = mn_row_place(y, at, result);
             const float *logits = mn_row_load(call, x, at, n, scratch);
@@ -271,7 +258,5 @@ static void run_gradient(void *arg, int64_t begin, int64_t end)
 void mn_cpu_cross_entropy_backward(const mn_call *call)
 {
     const mn_view *x = &call->in[1];
-    mn_call copy = *call;
-    mn_run_ranges(call, x->shape[0], mn_max64(1, MN_CHUNK / 8 / mn_max64(1, x->shape[1])),
-                  run_gradient, &copy);
+    mn_run_ranges(call, x->shape[0], mn_max(1, MN_CHUNK / 8 / x->shape[1]), run_gradient, call);
 }

@@ -28,12 +28,6 @@ typedef struct lanes {
     float mean[LANES], rstd[LANES]; /* repeated as the channels are */
 } lanes;
 
-/* How many sums the term has. */
-static int sums_of(mn_term term)
-{
-    return term == MN_TERM_MOMENTS || term == MN_TERM_GRADIENTS ? 2 : 1;
-}
-
 static void repeat(const float *from, int64_t width, int64_t n, float *to)
 {
     for (int64_t i = 0; from && i < n; i += width)
@@ -44,7 +38,7 @@ static void start_lanes(const mn_sums *sums, const piece *p, int64_t n, lanes *l
 {
     l->n = n;
     l->terms = 0;
-    for (int k = 0; k < sums_of(sums->term); k++) {
+    for (int k = 0; k < 2; k++) {
         memset(l->acc[k], 0, (size_t)n * sizeof l->acc[k][0]);
         memset(l->sum[k], 0, (size_t)n * sizeof l->sum[k][0]);
     }
@@ -55,7 +49,7 @@ static void start_lanes(const mn_sums *sums, const piece *p, int64_t n, lanes *l
 static void flush_lanes(const mn_sums *sums, lanes *l)
 {
     const mn_bodies *bodies = mn_bodies_of(sums->call);
-    for (int k = 0; k < sums_of(sums->term); k++)
+    for (int k = 0; k < 2; k++)
         bodies->flush((size_t)l->n, l->acc[k], l->sum[k]);
     l->terms = 0;
 }
@@ -92,15 +86,15 @@ static void add_piece(const mn_sums *sums, const piece *p, double *const sum[2])
 {
     const bool whole_rows = p->width == sums->channels;
     const int64_t side_by_side =
-        whole_rows ? mn_max64(1, mn_min64(LANES / p->width, p->end - p->row)) : 1;
+        whole_rows ? mn_max(1, mn_min(LANES / p->width, p->end - p->row)) : 1;
     lanes l;
     start_lanes(sums, p, side_by_side * p->width, &l);
     for (int64_t r = p->row; r < p->end; r += side_by_side) {
-        const int64_t rows = mn_min64(side_by_side, p->end - r);
+        const int64_t rows = mn_min(side_by_side, p->end - r);
         add_row(sums, p->start + r * sums->channels + p->channel, rows * p->width, &l);
     }
     flush_lanes(sums, &l);
-    for (int k = 0; k < sums_of(sums->term); k++)
+    for (int k = 0; k < 2; k++)
         for (int64_t c = 0; c < p->width; c++) {
             double total = 0;
             for (int64_t i = c; i < l.n; i += p->width)
@@ -119,44 +113,51 @@ static int64_t axes_count(const mn_axes *axes)
     return count;
 }
 
-static int64_t axes_start(const mn_axes *axes, int64_t index)
+static int64_t strips_of(const mn_sums *sums)
 {
-    int64_t start = 0;
-    for (int i = axes->ndim - 1; i >= 0; i--) {
-        start += index % axes->shape[i] * axes->step[i];
-        index /= axes->shape[i];
-    }
-    return start;
+    return mn_ceil_div(sums->channels, LANES);
 }
 
 static piece strip_of(const mn_sums *sums, int64_t index)
 {
-    const int64_t strips = (sums->channels - 1) / LANES + 1;
-    const int64_t channel = index % strips * LANES;
-    return (piece){.start = axes_start(&sums->kept, index / strips),
+    const mn_axes *kept = &sums->kept;
+    const int64_t strips = strips_of(sums), channel = index % strips * LANES;
+    return (piece){.start = mn_offset(index / strips, kept->ndim, kept->shape, kept->step),
                    .channel = channel,
-                   .width = mn_min64(LANES, sums->channels - channel),
+                   .width = mn_min(LANES, sums->channels - channel),
                    .row = 0,
                    .end = sums->rows};
 }
 
+/* Adds the piece of the strip's matrix for each index of `summed`. */
+static void add_matrices(const mn_sums *sums, const piece *p, double *const sum[2])
+{
+    const mn_axes *summed = &sums->summed;
+    const int64_t repeats = axes_count(summed);
+    for (int64_t j = 0; j < repeats; j++) {
+        piece here = *p;
+        here.start += mn_offset(j, summed->ndim, summed->shape, summed->step);
+        add_piece(sums, &here, sum);
+    }
+}
+
+static void finish(const mn_sums *sums, int64_t index, const piece *strip, double sum[2][LANES])
+{
+    const int64_t start = index / strips_of(sums) * sums->channels + strip->channel;
+    sums->finish(sums->arg, start, strip->width, sum[0], sum[1]);
+}
+
 /* Strips of matrices, each summed by one thread. */
-static void run_strips(void *arg, int64_t begin, int64_t end)
+static void run_strips(const void *arg, int64_t begin, int64_t end)
 {
     const mn_sums *sums = arg;
-    const int64_t strips = (sums->channels - 1) / LANES + 1, repeats = axes_count(&sums->summed);
     for (int64_t i = begin; i < end; i++) {
         const piece strip = strip_of(sums, i);
         double sum[2][LANES], *const to[2] = {sum[0], sum[1]};
-        for (int k = 0; k < sums_of(sums->term); k++)
+        for (int k = 0; k < 2; k++)
             memset(sum[k], 0, (size_t)strip.width * sizeof sum[k][0]);
-        for (int64_t j = 0; j < repeats; j++) {
-            piece p = strip;
-            p.start += axes_start(&sums->summed, j);
-            add_piece(sums, &p, to);
-        }
-        sums->finish(sums->arg, i / strips * sums->channels + strip.channel, strip.width, sum[0],
-                     sum[1]);
+        add_matrices(sums, &strip, to);
+        finish(sums, i, &strip, sum);
     }
 }
 
@@ -175,47 +176,38 @@ static void run_leaf(void *arg, int64_t index, int slot)
     double *const sum[2] = {l->sum[0] + index * p.width, l->sum[1] + index * p.width};
     (void)slot;
     p.row = index * l->rows;
-    p.end = mn_min64(p.row + l->rows, l->strip.end);
-    add_piece(l->sums, &p, sum);
+    p.end = mn_min(p.row + l->rows, l->strip.end);
+    add_matrices(l->sums, &p, sum);
 }
 
 static void run_in_leaves(const mn_sums *sums, int64_t index, int64_t count)
 {
-    const int64_t strips = (sums->channels - 1) / LANES + 1;
-    const int64_t rows = (sums->rows - 1) / count + 1, repeats = axes_count(&sums->summed);
     double total[2][LANES] = {{0}};
-    leaves l = {.sums = sums, .strip = strip_of(sums, index), .rows = rows};
-    const piece strip = l.strip;
-    count = (sums->rows - 1) / rows + 1;
-    for (int64_t j = 0; j < repeats; j++) {
-        l.strip.start = strip.start + axes_start(&sums->summed, j);
-        memset(l.sum, 0, sizeof l.sum);
-        mn_call_parallel(sums->call, count, run_leaf, &l);
-        for (int k = 0; k < sums_of(sums->term); k++)
-            for (int64_t i = 0; i < count * strip.width; i++)
-                total[k][i % strip.width] += l.sum[k][i];
-    }
-    sums->finish(sums->arg, index / strips * sums->channels + strip.channel, strip.width, total[0],
-                 total[1]);
+    leaves l = {
+        .sums = sums, .strip = strip_of(sums, index), .rows = mn_ceil_div(sums->rows, count)};
+    count = mn_ceil_div(sums->rows, l.rows);
+    mn_call_parallel(sums->call, count, run_leaf, &l);
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < count * l.strip.width; i++)
+            total[k][i % l.strip.width] += l.sum[k][i];
+    finish(sums, index, &l.strip, total);
 }
 
 void mn_run_sums(const mn_sums *sums)
 {
     if (sums->channels == 0 || axes_count(&sums->kept) == 0)
         return;
-    const int64_t strips = (sums->channels - 1) / LANES + 1;
-    const int64_t tasks = axes_count(&sums->kept) * strips;
-    const int64_t width = mn_min64(LANES, sums->channels);
-    const int64_t work = mn_max64(1, sums->rows * width);
-    const int64_t most = mn_min64(LEAVES, PARTIALS / width);
-    const int64_t count = mn_min64(mn_min64(work / MN_CHUNK, most), sums->rows);
-    mn_sums copy = *sums;
+    const int64_t tasks = axes_count(&sums->kept) * strips_of(sums);
+    const int64_t width = mn_min(LANES, sums->channels);
+    const int64_t work = mn_max(1, sums->rows * width);
+    const int64_t most = mn_min(LEAVES, PARTIALS / width);
+    const int64_t count = mn_min(mn_min(work / MN_CHUNK, most), sums->rows);
     if (tasks < MANY_TASKS && count > 1) {
         for (int64_t i = 0; i < tasks; i++)
             run_in_leaves(sums, i, count);
         return;
     }
-    const int64_t repeats = mn_max64(1, axes_count(&sums->summed));
-    const int64_t chunk = mn_max64(1, MN_CHUNK / work / repeats);
-    mn_run_ranges(sums->call, tasks, chunk, run_strips, &copy);
+    const int64_t repeats = mn_max(1, axes_count(&sums->summed));
+    const int64_t chunk = mn_max(1, MN_CHUNK / work / repeats);
+    mn_run_ranges(sums->call, tasks, chunk, run_strips, sums);
 }

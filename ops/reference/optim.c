@@ -5,7 +5,14 @@
 
 #include "core/math.h"
 
-#include <math.h>
+/* The value as an element of dtype would hold it. */
+static double rounded(mn_dtype dtype, double value)
+{
+    double element, result;
+    mn_from_f64(dtype, false, 1, &value, &element);
+    mn_to_f64(dtype, 1, &element, &result);
+    return result;
+}
 
 static const double pi = 3.14159265358979323846;
 
@@ -19,7 +26,7 @@ void mn_ref_grad_unscale(const mn_call *call, double *const in[], double *const 
     bool found = !mn_isfinite_f64(inv);
     (void)out;
     for (int64_t i = 0; i < call->in[0].numel && mn_isfinite_f64(inv); i++) {
-        const double result = mn_ref_round(dtype, in[0][i] * inv);
+        const double result = rounded(dtype, in[0][i] * inv);
         found |= !mn_isfinite_f64(in[0][i]) || !mn_isfinite_f64(result);
         in[0][i] = result;
     }
@@ -27,16 +34,9 @@ void mn_ref_grad_unscale(const mn_call *call, double *const in[], double *const 
         in[1][MN_SCALER_FOUND_INF] = in[2][MN_OPT_FOUND_INF] = 1;
 }
 
-/* norm^2 += sum_i g_i^2. After the last gradient: norm = sqrt(norm^2), clip = min(1, max_norm /
- * (norm + 1e-6)) (Pascanu et al. 2013, arXiv 1211.5063).   (inputs g, record) */
-void mn_ref_grad_norm(const mn_call *call, double *const in[], double *const out[])
+void mn_norm_add(const mn_norm_attributes *a, double squares, double *record)
 {
-    const mn_norm_attributes *a = (const void *)call->attributes.bytes;
-    double *record = in[1], sum = 0;
-    (void)out;
-    for (int64_t i = 0; i < call->in[0].numel; i++)
-        sum += in[0][i] * in[0][i];
-    record[MN_OPT_NORM_SQ] = (a->first ? 0 : record[MN_OPT_NORM_SQ]) + sum;
+    record[MN_OPT_NORM_SQ] = (a->first ? 0 : record[MN_OPT_NORM_SQ]) + squares;
     if (!a->last)
         return;
     const double norm = sqrt(record[MN_OPT_NORM_SQ]);
@@ -44,6 +44,16 @@ void mn_ref_grad_norm(const mn_call *call, double *const in[], double *const out
     record[MN_OPT_NORM] = norm;
     record[MN_OPT_CLIP] = clip > 1 ? 1 : clip; /* NaN stays */
     record[MN_OPT_BAD_NORM] = !mn_isfinite_f64(norm);
+}
+
+/* norm^2 += sum_i g_i^2   (inputs g, record) */
+void mn_ref_grad_norm(const mn_call *call, double *const in[], double *const out[])
+{
+    double sum = 0;
+    (void)out;
+    for (int64_t i = 0; i < call->in[0].numel; i++)
+        sum += in[0][i] * in[0][i];
+    mn_norm_add((const void *)call->attributes.bytes, sum, in[1]);
 }
 
 /* g *= clip factor   (inputs g, record) */
@@ -75,7 +85,7 @@ void mn_ref_sgd_step(const mn_call *call, double *const in[], double *const out[
     }
     for (int s = 4; s < call->input_count; s++)
         for (int64_t i = 0; i < call->in[0].numel && call->in[s].present; i++)
-            in[s][i] = mn_ref_round(call->in[0].dtype, p[i]);
+            in[s][i] = rounded(call->in[0].dtype, p[i]);
 }
 
 /* lr(t) = lr, or lr (1 + cos(pi min(t, T) / T)) / 2 (Loshchilov and Hutter, arXiv 1608.03983) */
@@ -110,10 +120,10 @@ void mn_ref_scaler_scale(const mn_call *call, double *const in[], double *const 
 {
     const mn_weight_attributes *a = (const void *)call->attributes.bytes;
     const mn_dtype dtype = call->out[0].dtype == MN_F64 ? MN_F64 : MN_F32;
-    const double scale = in[1][MN_SCALER_SCALE], weight = mn_ref_round(dtype, a->weight);
+    const double scale = in[1][MN_SCALER_SCALE], weight = rounded(dtype, a->weight);
     for (int64_t i = 0; i < call->in[0].numel; i++) {
-        const double x = mn_ref_round(dtype, in[0][i]);
-        out[0][i] = mn_ref_round(dtype, mn_ref_round(dtype, x * scale) * weight);
+        const double x = rounded(dtype, in[0][i]);
+        out[0][i] = rounded(dtype, rounded(dtype, x * scale) * weight);
     }
     in[1][MN_SCALER_SCALE_USED] = scale;
 }
@@ -161,16 +171,6 @@ void mn_ref_scaler_update(const mn_call *call, double *const in[], double *const
     record[MN_SCALER_FOUND_INF] = 0;
 }
 
-/* First NaN, else first largest of n elements. */
-static int64_t argmax(const double *x, int64_t n)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (!isnan(x[best]) && (isnan(x[i]) || x[i] > x[best]))
-            best = i;
-    return best;
-}
-
 /* Row of the ring: loss += loss weight; correct += rows whose largest logit is the label's; samples
  * += rows. The window's first micro-batch clears the row.   (inputs ring, loss, logits, labels) */
 void mn_ref_report_loss(const mn_call *call, double *const in[], double *const out[])
@@ -183,7 +183,8 @@ void mn_ref_report_loss(const mn_call *call, double *const in[], double *const o
         row[i] = 0;
     row[MN_REPORT_LOSS] += in[1][0] * a->weight;
     for (int64_t n = 0; n < rows; n++)
-        row[MN_REPORT_CORRECT] += (double)argmax(in[2] + n * classes, classes) == in[3][n];
+        row[MN_REPORT_CORRECT] +=
+            (double)mn_ref_line_argmax(in[2] + n * classes, classes, 1) == in[3][n];
     row[MN_REPORT_SAMPLES] += (double)rows;
 }
 

@@ -1,23 +1,23 @@
 /* Reference kernels of pooling. Images are [N,H,W,C]. */
 #include "ops/reference/reference.h"
 
-#include <math.h>
-
-/* Element of x in window [n,p,q] of channel c that is its maximum: the first NaN, else the first
+/* Element of x in the window of y's element `at` that is its maximum: the first NaN, else the first
  * largest. -1: the window lies outside of the image. Padding never wins. */
 static int64_t window_maximum(const mn_call *call, const mn_view *view, const double *x,
-                              const int64_t y[4])
+                              const mn_view *y, int64_t at)
 {
     const mn_pool2d_attributes *a = (const void *)call->attributes.bytes;
     const int64_t H = view->shape[1], W = view->shape[2], C = view->shape[3];
+    const int64_t c = at % C, q = at / C % y->shape[2], p = at / C / y->shape[2] % y->shape[1];
+    const int64_t n = at / C / y->shape[2] / y->shape[1];
     int64_t best = -1;
     for (int64_t r = 0; r < a->kernel[0]; r++)
         for (int64_t s = 0; s < a->kernel[1]; s++) {
-            const int64_t h = y[1] * a->stride[0] - a->padding[0] + r;
-            const int64_t w = y[2] * a->stride[1] - a->padding[1] + s;
+            const int64_t h = p * a->stride[0] - a->padding[0] + r;
+            const int64_t w = q * a->stride[1] - a->padding[1] + s;
             if (h < 0 || h >= H || w < 0 || w >= W)
                 continue;
-            const int64_t i = ((y[0] * H + h) * W + w) * C + y[3];
+            const int64_t i = ((n * H + h) * W + w) * C + c;
             if (best < 0 || (!isnan(x[best]) && (isnan(x[i]) || x[i] > x[best])))
                 best = i;
         }
@@ -28,10 +28,8 @@ static int64_t window_maximum(const mn_call *call, const mn_view *view, const do
 void mn_ref_max_pool2d(const mn_call *call, double *const in[], double *const out[])
 {
     const mn_view *y = &call->out[0];
-    int64_t index[MN_MAX_DIMS];
     for (int64_t i = 0; i < y->numel; i++) {
-        mn_ref_unravel(i, y->ndim, y->shape, index);
-        const int64_t best = window_maximum(call, &call->in[0], in[0], index);
+        const int64_t best = window_maximum(call, &call->in[0], in[0], y, i);
         out[0][i] = best < 0 ? (double)-INFINITY : in[0][best];
     }
 }
@@ -40,10 +38,8 @@ void mn_ref_max_pool2d(const mn_call *call, double *const in[], double *const ou
 void mn_ref_max_pool2d_backward(const mn_call *call, double *const in[], double *const out[])
 {
     const mn_view *g = &call->in[0];
-    int64_t index[MN_MAX_DIMS];
     for (int64_t i = 0; i < g->numel; i++) {
-        mn_ref_unravel(i, g->ndim, g->shape, index);
-        const int64_t best = window_maximum(call, &call->in[1], in[1], index);
+        const int64_t best = window_maximum(call, &call->in[1], in[1], g, i);
         if (best >= 0)
             out[0][best] += in[0][i];
     }

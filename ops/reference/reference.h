@@ -7,19 +7,16 @@
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
-/* Indices of element `linear` of a row-major tensor. */
-void mn_ref_unravel(int64_t linear, int ndim, const int64_t *shape, int64_t *index);
-/* Element of `view` that meets index[ndim] of a larger shape it is broadcast to: axes are aligned
- * at the end, axes of size 1 repeat. */
-int64_t mn_ref_broadcast(const mn_view *view, int ndim, const int64_t *index);
-/* Number of elements before, along and after an axis. */
-typedef struct mn_ref_axis {
-    int64_t outer, size, inner;
-} mn_ref_axis;
-mn_ref_axis mn_ref_split(const mn_view *view, int64_t axis);
-/* The value as an element of dtype would hold it. */
-double mn_ref_round(mn_dtype dtype, double value);
-/* Whether the label is one of `classes`; if not, that is recorded as the call's fault. */
-bool mn_ref_label(const mn_call *call, double label, int64_t classes);
+#include <math.h>
+
+/* First NaN, else first largest of n elements, `step` apart. */
+static inline int64_t mn_ref_line_argmax(const double *x, int64_t n, int64_t step)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (!isnan(x[best * step]) && (isnan(x[i * step]) || x[i * step] > x[best * step]))
+            best = i;
+    return best;
+}
 
 #endif

@@ -2,8 +2,6 @@
  * first keeps exp from overflowing and changes nothing else. */
 #include "ops/reference/reference.h"
 
-#include <math.h>
-
 /* log(sum_i exp(x_i)) over n elements, `step` apart */
 static double log_sum_exp(const double *x, int64_t n, int64_t step)
 {
@@ -15,75 +13,82 @@ static double log_sum_exp(const double *x, int64_t n, int64_t step)
     return largest + log(sum);
 }
 
-/* Calls line(input lines, output line, size, step) for each line along the call's axis. */
-static void each_line(const mn_call *call, double *const in[], double *out,
-                      void (*line)(const double *const x[2], double *y, int64_t n, int64_t step))
+/* A line along the call's axis: x, and g where there is a gradient, to y, elements `step` apart. */
+typedef void (*line_fn)(const double *x, const double *g, double *y, int64_t n, int64_t step);
+
+static void each_line(const mn_call *call, const double *x, const double *g, double *y,
+                      line_fn line)
 {
     const mn_axis_attributes *a = (const void *)call->attributes.bytes;
-    const mn_ref_axis split = mn_ref_split(&call->in[0], a->axis);
-    for (int64_t o = 0; o < split.outer; o++)
-        for (int64_t i = 0; i < split.inner; i++) {
-            const int64_t start = o * split.size * split.inner + i;
-            const double *x[2] = {in[0] + start, call->input_count > 1 ? in[1] + start : NULL};
-            line(x, out + start, split.size, split.inner);
-        }
+    const mn_split split = mn_split_at(&call->in[0], a->axis);
+    for (int64_t i = 0; i < split.outer * split.inner; i++) {
+        const int64_t at = i / split.inner * split.size * split.inner + i % split.inner;
+        line(x + at, g ? g + at : NULL, y + at, split.size, split.inner);
+    }
 }
 
 /* y_i = x_i - log(sum_j exp(x_j)) */
-static void log_softmax_line(const double *const x[2], double *y, int64_t n, int64_t step)
+static void log_softmax(const double *x, const double *g, double *y, int64_t n, int64_t step)
 {
-    const double lse = log_sum_exp(x[0], n, step);
-    for (int64_t i = 0; i < n; i++)
-        y[i * step] = x[0][i * step] - lse;
+    const double lse = log_sum_exp(x, n, step);
+    (void)g;
+    for (int64_t i = 0; i < n * step; i += step)
+        y[i] = x[i] - lse;
 }
 
 void mn_ref_log_softmax(const mn_call *call, double *const in[], double *const out[])
 {
-    each_line(call, in, out[0], log_softmax_line);
+    each_line(call, in[0], NULL, out[0], log_softmax);
 }
 
 /* dx_i = g_i - exp(y_i) sum_j g_j   (inputs g, y) */
-static void log_softmax_backward_line(const double *const in[2], double *dx, int64_t n,
-                                      int64_t step)
+static void log_softmax_backward(const double *y, const double *g, double *dx, int64_t n,
+                                 int64_t step)
 {
     double sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        sum += in[0][i * step];
-    for (int64_t i = 0; i < n; i++)
-        dx[i * step] = in[0][i * step] - exp(in[1][i * step]) * sum;
+    for (int64_t i = 0; i < n * step; i += step)
+        sum += g[i];
+    for (int64_t i = 0; i < n * step; i += step)
+        dx[i] = g[i] - exp(y[i]) * sum;
 }
 
 void mn_ref_log_softmax_backward(const mn_call *call, double *const in[], double *const out[])
 {
-    each_line(call, in, out[0], log_softmax_backward_line);
+    each_line(call, in[1], in[0], out[0], log_softmax_backward);
 }
 
 /* y_i = exp(x_i) / sum_j exp(x_j) */
-static void softmax_line(const double *const x[2], double *y, int64_t n, int64_t step)
-{
-    log_softmax_line(x, y, n, step);
-    for (int64_t i = 0; i < n; i++)
-        y[i * step] = exp(y[i * step]);
-}
-
 void mn_ref_softmax(const mn_call *call, double *const in[], double *const out[])
 {
-    each_line(call, in, out[0], softmax_line);
+    mn_ref_log_softmax(call, in, out);
+    for (int64_t i = 0; i < call->out[0].numel; i++)
+        out[0][i] = exp(out[0][i]);
 }
 
 /* dx_i = y_i (g_i - sum_j g_j y_j)   (inputs g, y) */
-static void softmax_backward_line(const double *const in[2], double *dx, int64_t n, int64_t step)
+static void softmax_backward(const double *y, const double *g, double *dx, int64_t n, int64_t step)
 {
     double sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        sum += in[0][i * step] * in[1][i * step];
-    for (int64_t i = 0; i < n; i++)
-        dx[i * step] = in[1][i * step] * (in[0][i * step] - sum);
+    for (int64_t i = 0; i < n * step; i += step)
+        sum += g[i] * y[i];
+    for (int64_t i = 0; i < n * step; i += step)
+        dx[i] = y[i] * (g[i] - sum);
 }
 
 void mn_ref_softmax_backward(const mn_call *call, double *const in[], double *const out[])
 {
-    each_line(call, in, out[0], softmax_backward_line);
+    each_line(call, in[1], in[0], out[0], softmax_backward);
+}
+
+/* Whether the label is one of `classes`; if not, that is recorded as the call's fault. */
+static bool check_label(const mn_call *call, double label, int64_t classes)
+{
+    if (label >= 0 && label < (double)classes)
+        return true;
+    /* The largest i64, widened, is one too many for the way back. */
+    long long shown = label >= 0x1p63 ? INT64_MAX : (long long)label;
+    mn_call_fault(call, MN_ERR_ARGUMENT, "label %lld is not in [0, %lld)", shown, classes);
+    return false;
 }
 
 /* lse[n] = log(sum_c exp(x[n,c]));  loss = 1/N sum_n lse[n] - x[n, label[n]]; NaN for a label out
@@ -95,7 +100,7 @@ void mn_ref_cross_entropy(const mn_call *call, double *const in[], double *const
     for (int64_t n = 0; n < N; n++) {
         const double label = in[1][n];
         out[1][n] = log_sum_exp(in[0] + n * C, C, 1);
-        if (mn_ref_label(call, label, C))
+        if (check_label(call, label, C))
             sum += out[1][n] - in[0][n * C + (int64_t)label];
         else
             sum = (double)NAN;

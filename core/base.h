@@ -1,0 +1,46 @@
+/* core/base.h: helpers that need no context: sizes, allocators, hash, errors, options. */
+#ifndef MN_CORE_BASE_H
+#define MN_CORE_BASE_H
+
+#include "include/minim.h"
+
+#include <stdarg.h>
+
+#define MN_TRY(expression)                                                                         \
+    do {                                                                                           \
+        mn_status mn_try_status = (expression);                                                    \
+        if (mn_try_status != MN_OK)                                                                \
+            return mn_try_status;                                                                  \
+    } while (0)
+
+/* a * b (and a + b) without overflow: false if it does not fit. */
+bool mn_size_mul(size_t a, size_t b, size_t *result);
+bool mn_size_add(size_t a, size_t b, size_t *result);
+
+/* Fills the all-NULL allocator with the C library's. */
+mn_allocator mn_allocator_or_default(const mn_allocator *allocator);
+/* Makes *memory, which holds `used` of its *capacity bytes, hold `wanted` (at least doubling it);
+ * false: no memory, nothing has changed. */
+bool mn_allocator_grow(const mn_allocator *allocator, void **memory, size_t *capacity, size_t used,
+                       size_t wanted);
+
+/* FNV-1a, 64 bits, continued from `hash`. */
+#define MN_HASH_START UINT64_C(0xcbf29ce484222325)
+uint64_t mn_hash(uint64_t hash, const void *data, size_t bytes);
+
+/* Fills *error, which may be NULL or uninitialised, with one line of text; returns the status. */
+mn_status mn_error_fill(mn_error *error, mn_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* As mn_error_fill, but keeps an error already there. */
+mn_status mn_error_set(mn_error *error, mn_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The end of a path, so that the rest of a message has room. */
+const char *mn_path_shown(const char *path);
+/* The system's text for an errno, in the buffer. */
+const char *mn_system_text(int code, char *buffer, size_t size);
+/* Copies an options struct, whose first member is its size, over the defaults in *known. A caller
+ * built with an older, shorter struct is served; a longer one is refused. `options` may be NULL. */
+mn_status mn_options_copy(mn_error *error, const char *what, void *known, size_t known_size,
+                          const void *options);
+
+#endif
