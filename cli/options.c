@@ -23,56 +23,64 @@ typedef struct option {
     option_kind kind;
     size_t offset;
     int64_t least;
+    const char *only; /* the command that this row is for; NULL: any without a row of its own */
 } option;
 
 #define AT(member) offsetof(settings, member)
 static const option options[] = {
-    {"data", "SPEC", "fashion-mnist[:DIR] (default), mnist:DIR, synthetic:HxWxC:CLASSES", TEXT,
-     AT(train.data), 0},
-    {"model", "NAME", "lenet5 (default) or cnn-small", TEXT, AT(train.model), 0},
-    {"amp", "MODE", "off (default), bf16 or fp16", AMP, AT(train.amp), 0},
-    {"device", "NAME", "cpu (default)", TEXT, AT(train.context.device), 0},
+    {"data", "SPEC", "default: the checkpoint's", TEXT, AT(train.data), 0, "eval"},
+    {"batch", "N", "images at once (default 256)", WHOLE, AT(train.batch), 1, "eval"},
+    {"data", "SPEC", "synthetic:HxWxC:CLASSES (default 28x28x1:10)", TEXT, AT(train.data), 0,
+     "bench"},
+    {"checkpoint", "FILE", "checkpoint to evaluate", TEXT, AT(train.checkpoint), 0, "eval"},
+    {"steps", "N", "timed steps (default 50)", WHOLE, AT(train.steps), 1, "bench"},
+    {"data", "SPEC", "fashion-mnist[:DIR] (default), mnist:DIR, synthetic:HxWxC:CLASSES[:COUNT]",
+     TEXT, AT(train.data), 0, NULL},
+    {"model", "NAME", "lenet5 (default) or cnn-small", TEXT, AT(train.model), 0, NULL},
+    {"amp", "MODE", "off (default), bf16 or fp16", AMP, AT(train.amp), 0, NULL},
+    {"device", "NAME", "cpu (default)", TEXT, AT(train.context.device), 0, NULL},
     {"threads", "N", "worker threads; default: all processors of this process", THREADS,
-     AT(train.context.threads), 1},
-    {"epochs", "N", "epochs (default 5)", WHOLE, AT(train.epochs), 1},
+     AT(train.context.threads), 1, NULL},
+    {"epochs", "N", "epochs (default 5)", WHOLE, AT(train.epochs), 1, NULL},
     {"steps", "N", "optimizer steps in all, applied or skipped; replaces --epochs", WHOLE,
-     AT(train.steps), 1},
+     AT(train.steps), 1, NULL},
     {"stop-after", "N", "end after N steps without changing the schedule", WHOLE,
-     AT(train.stop_after), 1},
-    {"batch", "N", "images of a micro-batch (default 64)", WHOLE, AT(train.batch), 1},
-    {"accumulate", "N", "micro-batches of a step (default 1)", WHOLE, AT(train.accumulate), 1},
-    {"optimizer", "NAME", "sgd (default)", TEXT, AT(train.optimizer), 0},
-    {"lr", "X", "learning rate (default 0.05)", NUMBER, AT(train.lr), 0},
-    {"momentum", "X", "momentum (default 0.9)", NUMBER, AT(train.momentum), 0},
-    {"weight-decay", "X", "weight decay (default 5e-4)", NUMBER, AT(train.weight_decay), 0},
-    {"schedule", "NAME", "cosine (default) or constant", SCHEDULE, AT(train.schedule), 0},
+     AT(train.stop_after), 1, NULL},
+    {"batch", "N", "images of a micro-batch (default 64)", WHOLE, AT(train.batch), 1, NULL},
+    {"accumulate", "N", "micro-batches of a step (default 1)", WHOLE, AT(train.accumulate), 1,
+     NULL},
+    {"optimizer", "NAME", "sgd (default)", TEXT, AT(train.optimizer), 0, NULL},
+    {"lr", "X", "learning rate (default 0.05)", NUMBER, AT(train.lr), 0, NULL},
+    {"momentum", "X", "momentum (default 0.9)", NUMBER, AT(train.momentum), 0, NULL},
+    {"weight-decay", "X", "weight decay (default 5e-4)", NUMBER, AT(train.weight_decay), 0, NULL},
+    {"schedule", "NAME", "cosine (default) or constant", SCHEDULE, AT(train.schedule), 0, NULL},
     {"clip-norm", "X", "clip the gradient's 2-norm to X (default: no)", NUMBER, AT(train.clip_norm),
-     0},
+     0, NULL},
     {"init-scale", "X", "first loss scale of fp16 (default 65536)", NUMBER,
-     AT(train.scaler.init_scale), 0},
+     AT(train.scaler.init_scale), 0, NULL},
     {"growth-interval", "N", "clean steps before the scale grows (default 2000)", WHOLE,
-     AT(train.scaler.growth_interval), 1},
-    {"seed", "N", "seed of everything random (default 1)", SEED, AT(train.seed), 0},
+     AT(train.scaler.growth_interval), 1, NULL},
+    {"seed", "N", "seed of everything random (default 1)", SEED, AT(train.seed), 0, NULL},
     {"validation", "F", "fraction of the training images held out (default 0.1; 0: none)", NUMBER,
-     AT(train.validation), 0},
-    {"limit", "N", "first N images only", WHOLE, AT(train.limit), 1},
+     AT(train.validation), 0, NULL},
+    {"limit", "N", "first N images only", WHOLE, AT(train.limit), 1, NULL},
     {"rules", "LIST", "cast rules that differ, such as \"softmax=KEEP,add=FP32\"", TEXT,
-     AT(train.rules), 0},
-    {"checkpoint", "FILE", "checkpoint to write (eval: to read)", TEXT, AT(train.checkpoint), 0},
+     AT(train.rules), 0, NULL},
+    {"checkpoint", "FILE", "checkpoint to write", TEXT, AT(train.checkpoint), 0, NULL},
     {"checkpoint-every", "N", "write it every N steps, not only at the end", WHOLE,
-     AT(train.checkpoint_every), 1},
-    {"resume", "FILE", "go on from a checkpoint of the same run", TEXT, AT(train.resume), 0},
-    {"resume-anyway", NULL, "... even if the run differs", FLAG, AT(train.resume_anyway), 0},
-    {"log", "FILE", "write JSON Lines; a resumed run appends", TEXT, AT(log), 0},
-    {"precisions", "LIST", "default fp32,bf16,fp16; fp32 is the reference", TEXT, AT(precisions),
-     0},
-    {"seeds", "N", "runs per precision, from --seed on (default 1)", WHOLE, AT(seeds), 1},
+     AT(train.checkpoint_every), 1, NULL},
+    {"resume", "FILE", "go on from a checkpoint of the same run", TEXT, AT(train.resume), 0, NULL},
+    {"resume-anyway", NULL, "... even if the run differs", FLAG, AT(train.resume_anyway), 0, NULL},
+    {"log", "FILE", "write JSON Lines; a resumed run appends", TEXT, AT(log), 0, NULL},
+    {"precisions", "LIST", "default fp32,bf16,fp16; fp32 is the reference", TEXT, AT(precisions), 0,
+     NULL},
+    {"seeds", "N", "runs per precision, from --seed on (default 1)", WHOLE, AT(seeds), 1, NULL},
     {"margin", "X", "bound of the verdict in percentage points (default 0.6)", NUMBER, AT(margin),
-     0},
-    {"report", "DIR", "folder for report.json and report.html", TEXT, AT(report), 0},
-    {"warmup", "N", "steps before timing starts (default 5)", WHOLE, AT(warmup), 0},
-    {"quiet", NULL, "no progress on standard error", FLAG, AT(quiet), 0},
-    {"json", NULL, "result as one line of JSON on standard output", FLAG, AT(json), 0},
+     0, NULL},
+    {"report", "DIR", "folder for report.json and report.html", TEXT, AT(report), 0, NULL},
+    {"warmup", "N", "steps before timing starts (default 5)", WHOLE, AT(warmup), 0, NULL},
+    {"quiet", NULL, "no progress on standard error", FLAG, AT(quiet), 0, NULL},
+    {"json", NULL, "result as one line of JSON on standard output", FLAG, AT(json), 0, NULL},
 };
 enum { OPTION_COUNT = (int)(sizeof options / sizeof options[0]) };
 
@@ -98,13 +106,23 @@ static bool listed(const char *list, const char *word)
     return false;
 }
 
+static const option *find_option(const command *cmd, const char *name, size_t length)
+{
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (strlen(options[i].name) == length && strncmp(options[i].name, name, length) == 0 &&
+            listed(cmd->options, options[i].name) &&
+            (options[i].only == NULL || strcmp(options[i].only, cmd->name) == 0))
+            return &options[i];
+    return NULL;
+}
+
 static void print_help(const command *cmd)
 {
     printf("usage: minim %s [options]\n\n%c%s.\n%s\n", cmd->name, cmd->summary[0] - 'a' + 'A',
            cmd->summary + 1, cmd->details);
     for (int i = 0; i < OPTION_COUNT; i++) {
         char left[40];
-        if (!listed(cmd->options, options[i].name))
+        if (find_option(cmd, options[i].name, strlen(options[i].name)) != &options[i])
             continue;
         snprintf(left, sizeof left, "--%s %s", options[i].name,
                  options[i].value != NULL ? options[i].value : "");
@@ -212,15 +230,6 @@ static const char *store(const option *opt, const char *text, settings *set)
                    : "expected cosine or constant, got";
     }
     return "cannot be set to";
-}
-
-static const option *find_option(const command *cmd, const char *name, size_t length)
-{
-    for (int i = 0; i < OPTION_COUNT; i++)
-        if (strlen(options[i].name) == length && strncmp(options[i].name, name, length) == 0 &&
-            listed(cmd->options, options[i].name))
-            return &options[i];
-    return NULL;
 }
 
 static int parse_one(const command *cmd, const char *argument, const char *next, settings *set,

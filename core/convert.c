@@ -49,7 +49,7 @@ const mn_converter mn_converters_portable[MN_DTYPE_COUNT] = {
 
 const mn_converter *mn_converters(mn_kernel_set set)
 {
-#if defined(__x86_64__)
+#if defined(MINIM_AVX2)
     if (set == MN_KERNELS_AUTO)
         set = mn_cpu_best_kernels();
     if (set == MN_KERNELS_AVX2)

@@ -102,7 +102,7 @@ static bool describe_by_cpuid(char text[49])
 
 bool mn_cpu_has_kernels(mn_kernel_set set)
 {
-#if defined(__x86_64__)
+#if defined(MINIM_AVX2)
     if (set == MN_KERNELS_AVX2)
         return has_feature(&feature_list[0]) && has_feature(&feature_list[1]) &&
                has_feature(&feature_list[2]);

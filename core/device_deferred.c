@@ -10,7 +10,7 @@
 enum { ALIGNMENT = 64 };
 
 /* All memory lies in one range of addresses, so that one call opens or closes it. */
-#define RANGE_BYTES ((size_t)1 << 36)
+#define RANGE_BYTES ((size_t)1 << 32)
 
 /* A block that was freed, for the next request of its size; the pool asks for few sizes. */
 typedef struct hole {

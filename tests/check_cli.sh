@@ -38,6 +38,8 @@ expect 2 'unknown command "trian"' "$minim" trian
 for command in train eval compare bench ops info; do
     expect 0 "usage: minim $command" "$minim" "$command" --help
 done
+expect 0 'default 256' "$minim" eval --help
+expect 0 'timed steps \(default 50\)' "$minim" bench --help
 expect 2 'unknown option "--bacth"' "$minim" train --bacth 3
 expect 2 '--batch: expected a whole number' "$minim" train --batch 0
 expect 2 '--batch: expected a whole number' "$minim" train --batch=1x

@@ -427,6 +427,11 @@ START_TEST(test_evaluate)
     ck_assert_int_eq(mn_evaluate(model, loader, MN_F32, &metrics, &error), MN_OK);
     ck_assert(mn_module_is_training(model));
     expect_metrics(model, loader, &metrics);
+    mn_metrics inside; /* FP32 is FP32 inside another region too */
+    ck_assert_int_eq(mn_autocast_begin(context, MN_BF16), MN_OK);
+    ck_assert_int_eq(mn_evaluate(model, loader, MN_F32, &inside, &error), MN_OK);
+    ck_assert_int_eq(mn_autocast_end(context), MN_OK);
+    ck_assert(inside.loss == metrics.loss);
     mn_module_set_training(model, false);
     ck_assert_int_eq(mn_evaluate(model, loader, MN_F16, &metrics, &error), MN_OK);
     ck_assert(!mn_module_is_training(model));

@@ -130,7 +130,8 @@ static void add_deviations(mn_json_out *json, const mn_compare_result *result)
 
 const char *const mn_report_notes[MN_REPORT_NOTES] = {
     "Verdict: over 3 seeds or more, the 90 percent interval (Student t) of the difference of final "
-    "accuracy from FP32, paired by seed, in percentage points, decides. Inside +-margin: within "
+    "accuracy from FP32, paired by seed, in percentage points, decides. Inside \u00b1margin: "
+    "within "
     "the stated bound; wholly outside: outside; else, or where a run collapsed or diverged: not "
     "enough seeds to say. Seeds alone move accuracy by some tenths of a point: a single pair "
     "proves nothing.",

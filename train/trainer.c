@@ -118,12 +118,11 @@ mn_tensor *mn_model_loss(mn_module *model, mn_tensor *images, mn_tensor *labels,
 {
     mn_context *context = mn_module_context(model);
     *logits = NULL;
-    if (amp != MN_F32 && mn_autocast_begin(context, amp) != MN_OK)
+    if (mn_autocast_begin(context, amp) != MN_OK) /* MN_F32: off, also inside another region */
         return NULL;
     *logits = mn_module_forward(model, images);
     mn_tensor *loss = mn_cross_entropy(*logits, labels);
-    if (amp != MN_F32)
-        mn_autocast_end(context);
+    mn_autocast_end(context);
     return loss;
 }
 

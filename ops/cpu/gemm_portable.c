@@ -66,7 +66,7 @@ const mn_gemm_kernels mn_gemm_portable = {ROWS, COLUMNS, wide, narrow, transpose
 
 const mn_gemm_kernels *mn_gemm_kernels_of(const mn_call *call)
 {
-#if defined(__x86_64__)
+#if defined(MINIM_AVX2)
     if (call->cpu->kernels == MN_KERNELS_AVX2)
         return &mn_gemm_avx2;
 #else

@@ -3,7 +3,7 @@
 
 const mn_bodies *mn_bodies_of(const mn_call *call)
 {
-#if defined(__x86_64__)
+#if defined(MINIM_AVX2)
     if (call->cpu->kernels == MN_KERNELS_AVX2)
         return &mn_bodies_avx2;
 #else
