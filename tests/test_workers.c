@@ -475,14 +475,13 @@ START_TEST(processor)
     ck_assert(!mn_cpu_has_kernels((mn_kernel_set)99));
     bool avx2 = mn_cpu_has_kernels(MN_KERNELS_AVX2);
     ck_assert_int_eq(mn_cpu_best_kernels(), avx2 ? MN_KERNELS_AVX2 : MN_KERNELS_PORTABLE);
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(MINIM_AVX2) && defined(__GNUC__)
     ck_assert_int_eq(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
 #endif
     char name[64], features[160];
     mn_cpu_describe(name, sizeof name, features, sizeof features);
     ck_assert_uint_gt(strlen(name), 0);
-    ck_assert_int_eq(avx2, strstr(features, "avx2") != NULL);
-    ck_assert_int_eq(avx2, strstr(features, "f16c") != NULL);
+    ck_assert(!avx2 || (strstr(features, "avx2") && strstr(features, "f16c")));
     ck_assert(name[0] != ' ' && name[strlen(name) - 1] != ' ');
 
     /* Small buffers: cut, ended, and nothing written behind. */
