@@ -21,16 +21,6 @@ mn_context *mn_test_reference(void)
     return mn_test_op_context("cpu", MN_KERNELS_REFERENCE);
 }
 
-void mn_test_expect_op_error(mn_context *ctx, mn_status status, const char *text)
-{
-    ck_assert_msg(mn_error_status(ctx) == status, "status %s, wanted %s for \"%s\": %s",
-                  mn_status_name(mn_error_status(ctx)), mn_status_name(status), text,
-                  mn_error_message(ctx));
-    ck_assert_msg(strstr(mn_error_message(ctx), text) != NULL, "\"%s\" is not in \"%s\"", text,
-                  mn_error_message(ctx));
-    mn_error_clear(ctx);
-}
-
 void mn_test_expect_ok(mn_context *ctx)
 {
     ck_assert_msg(mn_error_status(ctx) == MN_OK, "%s", mn_error_message(ctx));

@@ -8,8 +8,6 @@
 mn_context *mn_test_op_context(const char *device, mn_kernel_set kernels);
 /* Such a context on the CPU with the reference kernels. */
 mn_context *mn_test_reference(void);
-/* The pending error has this status and text in it; clears it. */
-void mn_test_expect_op_error(mn_context *ctx, mn_status status, const char *text);
 void mn_test_expect_ok(mn_context *ctx);
 /* A vector with all elements alike, and the first element of a tensor of at most 64. */
 mn_tensor *mn_test_vector(mn_context *ctx, mn_dtype dtype, int64_t count, double value);

@@ -38,14 +38,6 @@ void mn_test_state_close(void)
     ck_assert_int_eq(rmdir(mn_test_state_folder), 0); /* no temporary file may be left */
 }
 
-void mn_test_expect_error(mn_status status, const char *part)
-{
-    ck_assert_int_eq(mn_error_status(mn_test_context), status);
-    ck_assert_msg(strstr(mn_error_message(mn_test_context), part) != NULL, "\"%s\" lacks \"%s\"",
-                  mn_error_message(mn_test_context), part);
-    mn_error_clear(mn_test_context);
-}
-
 mn_state_dict *mn_test_state_sample(mn_context *owner)
 {
     static const int64_t three[] = {3};

@@ -14,8 +14,6 @@ void mn_test_state_open(void);
 void mn_test_state_close(void);
 /* Number of files in the folder. */
 int mn_test_state_files(void);
-/* Fails unless this is pending and its text has the part; clears it. */
-void mn_test_expect_error(mn_status status, const char *part);
 /* A few tensors, misaligned on purpose, numbers and strings. */
 mn_state_dict *mn_test_state_sample(mn_context *owner);
 /* True if b holds what a holds and nothing else, in any order. */

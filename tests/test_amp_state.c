@@ -2,6 +2,7 @@
  * are cases of faults that users of other frameworks have met. */
 #include "amp/amp.h"
 #include "tests/support_training.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -225,9 +226,5 @@ static Suite *make_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(make_suite());
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return mn_test_run(make_suite(), CK_FORK_GETENV);
 }

@@ -1,5 +1,6 @@
 /* Checkpoint files that other programs wrote, that are hostile, and that are damaged. */
 #include "support_state.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -111,7 +112,7 @@ START_TEST(headers)
     mn_state_dict *dict = mn_state_dict_read(mn_test_context, mn_test_state_path);
     if (at->error) {
         ck_assert_msg(dict == NULL, "%s was accepted", at->header);
-        mn_test_expect_error(MN_ERR_FORMAT, at->error);
+        mn_test_expect(mn_test_context, MN_ERR_FORMAT, at->error);
     } else {
         ck_assert_msg(dict != NULL, "%s: %s", at->header, mn_error_message(mn_test_context));
     }
@@ -148,7 +149,7 @@ START_TEST(deep_nesting_is_harmless)
     bytes[13 + 2 * DEPTH] = '}';
     mn_test_spill(bytes, 8 + length);
     ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_state_path));
-    mn_test_expect_error(MN_ERR_FORMAT, "'{' expected");
+    mn_test_expect(mn_test_context, MN_ERR_FORMAT, "'{' expected");
     free(bytes);
 }
 END_TEST
@@ -161,11 +162,11 @@ START_TEST(wrong_lengths)
         memcpy(bytes, &lengths[i], 8);
         mn_test_spill(bytes, sizeof bytes);
         ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_state_path));
-        mn_test_expect_error(MN_ERR_FORMAT, "announced");
+        mn_test_expect(mn_test_context, MN_ERR_FORMAT, "announced");
     }
     mn_test_spill(bytes, 7);
     ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_state_path));
-    mn_test_expect_error(MN_ERR_FORMAT, "too few");
+    mn_test_expect(mn_test_context, MN_ERR_FORMAT, "too few");
 }
 END_TEST
 
@@ -186,7 +187,7 @@ START_TEST(truncated_anywhere)
     bytes[size] = 0;
     mn_test_spill(bytes, size + 1);
     ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_state_path));
-    mn_test_expect_error(MN_ERR_FORMAT, "bytes of data");
+    mn_test_expect(mn_test_context, MN_ERR_FORMAT, "bytes of data");
     free(bytes);
     mn_state_dict_free(dict);
 }
@@ -230,9 +231,5 @@ int main(void)
     tcase_add_test(tcase, truncated_anywhere);
     tcase_add_test(tcase, flipped_anywhere);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

@@ -1,6 +1,7 @@
 /* tests/test_compare.c: the verdict: Student's t, deviation from FP32, when which verdict is given;
  * collapsed runs, what mn_compare refuses. */
 #include "train/compare.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -309,9 +310,5 @@ int main(void)
     tcase_add_test(verdict, collapse);
     tcase_add_test(verdict, bad_options);
     suite_add_tcase(suite, verdict);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

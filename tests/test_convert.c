@@ -4,6 +4,7 @@
 #include "core/cpu.h"
 #include "core/half.h"
 #include "minim.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <fenv.h>
@@ -561,9 +562,5 @@ int main(void)
         tcase_set_timeout(all, 3600);
         suite_add_tcase(suite, all);
     }
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

@@ -1,6 +1,7 @@
 /* Errors, options and memory of contexts. */
 #include "core/core.h"
 #include "support_counting.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -8,28 +9,11 @@
 
 static const int64_t shape23[] = {2, 3};
 
-static mn_context *open_context(void)
-{
-    mn_error error;
-    mn_context *context = mn_context_create(NULL, &error);
-    ck_assert_msg(context != NULL, "%s", error.message);
-    return context;
-}
-
-/* Fails if nothing is pending or the text lacks `part`; clears. */
-static void expect_error(mn_context *context, mn_status status, const char *part)
-{
-    ck_assert_int_eq(mn_error_status(context), status);
-    ck_assert_msg(strstr(mn_error_message(context), part) != NULL, "\"%s\" lacks \"%s\"",
-                  mn_error_message(context), part);
-    mn_error_clear(context);
-}
-
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 START_TEST(first_error_sticks)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     ck_assert_str_eq(mn_error_message(context), "");
     ck_assert_int_eq(mn_fail(context, MN_ERR_SHAPE, "first %d", 1), MN_ERR_SHAPE);
     ck_assert_int_eq(mn_fail(context, MN_ERR_IO, "second"), MN_ERR_SHAPE);
@@ -43,7 +27,7 @@ END_TEST
 
 START_TEST(pending_error_stops_verbs)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     mn_tensor *tensor = mn_full(context, MN_F32, 2, shape23, 4);
     double values[6] = {0};
     uint64_t version = mn_tensor_version(tensor);
@@ -69,7 +53,7 @@ END_TEST
 
 START_TEST(messages_are_one_line_with_path)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     mn_name_push(context, "layer1");
     mn_name_push(context, "conv\n2");
     mn_fail(context, MN_ERR_SHAPE, "bad\tname");
@@ -86,7 +70,7 @@ END_TEST
 
 START_TEST(infer_errors_list_inputs)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     mn_op op = {.size = sizeof op, .name = "add"};
     mn_infer infer = {.context = context, .op = &op, .input_count = 2};
     infer.in[0] = (mn_view){.present = true, .dtype = MN_F32, .ndim = 2, .shape = {2, 3}};
@@ -98,7 +82,7 @@ END_TEST
 
 START_TEST(faults_become_errors)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     mn_op op = {.size = sizeof op, .name = "cross_entropy"};
     mn_call call = {.op = &op, .cpu = &context->cpu, .fault = context->device->fault};
     mn_call_fault(&call, MN_ERR_ARGUMENT, "label %lld of %lld at %s %lld", 12, 10);
@@ -322,7 +306,7 @@ END_TEST
 
 START_TEST(pool_counts)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     void *a = mn_pool_alloc(context, 1);
     void *b = mn_pool_alloc(context, 5000);
     mn_memory_stats stats = mn_memory_stats_get(context);
@@ -376,10 +360,10 @@ START_TEST(pool_limit_and_flush)
     mn_context *context = open_hooked(&state, "cpu", 10000);
     void *a = mn_pool_alloc(context, 6000);
     ck_assert_ptr_null(mn_pool_alloc(context, 5000));
-    expect_error(context, MN_ERR_MEMORY, "limit is 10000");
+    mn_test_expect(context, MN_ERR_MEMORY, "limit is 10000");
     mn_pool_free(context, a, 6000);
     ck_assert_ptr_null(mn_pool_alloc(context, SIZE_MAX - 10));
-    expect_error(context, MN_ERR_MEMORY, "limit");
+    mn_test_expect(context, MN_ERR_MEMORY, "limit");
     /* The first try fails; what is cached is given back, and the second succeeds. */
     uint64_t requests = mn_memory_stats_get(context).system_requests;
     state.fail_from = state.calls + 2; /* the bin's list comes first */
@@ -390,22 +374,22 @@ START_TEST(pool_limit_and_flush)
     ck_assert_uint_eq(mn_memory_stats_get(context).pool_bytes, 10240);
     mn_pool_free(context, b, 9000);
     mn_context_free(context);
-    context = open_context();
+    context = mn_test_open();
     ck_assert_ptr_null(mn_pool_alloc(context, SIZE_MAX - 10));
-    expect_error(context, MN_ERR_MEMORY, "device cpu");
+    mn_test_expect(context, MN_ERR_MEMORY, "device cpu");
     mn_context_free(context);
 }
 END_TEST
 
 START_TEST(host_memory)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     size_t result;
     ck_assert(!mn_size_mul(SIZE_MAX / 2, 3, &result));
     ck_assert(!mn_size_add(SIZE_MAX, 1, &result));
     ck_assert(mn_size_mul(3, 5, &result) && result == 15);
     ck_assert_ptr_null(mn_host_calloc(context, SIZE_MAX / 4, 8));
-    expect_error(context, MN_ERR_MEMORY, "8 bytes");
+    mn_test_expect(context, MN_ERR_MEMORY, "8 bytes");
     char *text = mn_host_strdup(context, "hello");
     ck_assert_str_eq(text, "hello");
     mn_host_strfree(context, text);
@@ -449,9 +433,5 @@ int main(void)
 {
     Suite *suite = suite_create("core");
     add_cases(suite);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

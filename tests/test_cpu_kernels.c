@@ -1,6 +1,7 @@
 /* CPU kernels of elementwise ops, copies, reductions and softmax against the reference kernels: odd
  * and empty shapes, every 16-bit type, NaN and infinity at the end. */
 #include "tests/support_kernels.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -414,9 +415,5 @@ int main(void)
     tcase_add_loop_test(tests, cross_entropies, 0, 3);
     tcase_add_test(tests, labels_out_of_range);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

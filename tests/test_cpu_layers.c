@@ -2,6 +2,7 @@
  * kernels, and what the reference kernels do with records. */
 #include "core/math.h"
 #include "tests/support_kernels.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <float.h>
@@ -455,9 +456,5 @@ int main(void)
     tcase_add_test(tests, scaled_loss);
     tcase_add_test(tests, reports);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

@@ -2,6 +2,7 @@
  * from memory), and memory that runs out anywhere. */
 #include "minim.h"
 #include "tests/support_counting.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -570,9 +571,5 @@ int main(void)
     tcase_add_test(sets, memory_is_copied_and_checked);
     tcase_add_test(sets, normalization_is_measured);
     suite_add_tcase(suite, sets);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

@@ -1,5 +1,6 @@
 /* The deferred device: work waits for the host, its memory is out of the host's reach. */
 #include "core/core.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <signal.h>
@@ -272,9 +273,5 @@ int main(void)
     tcase_add_test(tcase, faults_show_at_sync);
     tcase_add_test(tcase, pool_trim_runs_the_queue);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

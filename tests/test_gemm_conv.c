@@ -3,6 +3,7 @@
 #include "core/core.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -579,9 +580,5 @@ static Suite *gemm_conv_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(gemm_conv_suite());
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return mn_test_run(gemm_conv_suite(), CK_FORK_GETENV);
 }

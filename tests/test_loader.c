@@ -2,6 +2,7 @@
  * anywhere. */
 #include "minim.h"
 #include "tests/support_counting.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -434,9 +435,5 @@ int main(void)
     tcase_add_test(tests, calls_in_wrong_order_are_errors);
     tcase_add_test(tests, exhausted_memory_is_an_error);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

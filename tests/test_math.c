@@ -2,6 +2,7 @@
  * same bits from scalar and vector code. MINIM_SLOW_TESTS=1 goes through all values of f32. */
 #include "core/cpu.h"
 #include "core/math.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <float.h>
@@ -225,9 +226,5 @@ int main(void)
     tcase_add_test(tests, same_bits);
     tcase_set_timeout(tests, sample_step() == 1 ? 3600 : 100);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

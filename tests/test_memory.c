@@ -2,6 +2,7 @@
  * go on, nothing leaks. */
 #include "tests/support_counting.h"
 #include "tests/support_training.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -249,9 +250,5 @@ int main(void)
     tcase_add_loop_test(tc, test_step_is_whole_or_not_at_all, 0, 3);
     tcase_add_loop_test(tc, test_load_is_whole_or_not_at_all, 0, 3);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

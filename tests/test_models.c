@@ -1,6 +1,7 @@
 /* Modules and models: names, shapes, initialisation, forward passes, state dictionaries. */
 #include "core/state_dict.h"
 #include "models/models.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -337,9 +338,5 @@ int main(void)
     tcase_add_test(cases, options_of_other_sizes_are_refused);
     tcase_add_loop_test(cases, sizes_do_not_overflow, 0, 2);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

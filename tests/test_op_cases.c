@@ -8,6 +8,7 @@
 
 #include "core/philox.h"
 #include "ops/ops.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -339,10 +340,5 @@ int main(void)
     tcase_add_loop_test(cases, nan_in_the_tail, 0, op_case_count);
     tcase_add_test(cases, every_op_is_covered);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return mn_test_run(suite, CK_NOFORK);
 }

@@ -1,5 +1,6 @@
 /* tests/test_philox.c: the generator's known answers, and streams. */
 #include "core/philox.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -241,9 +242,5 @@ int main(void)
     tcase_add_test(tests, permutation);
     tcase_set_timeout(tests, 60);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

@@ -1,6 +1,7 @@
 /* tests/test_report.c: report.json and report.html of made-up comparisons: complete, well-formed,
  * escaped, and no file of it half written. */
 #include "tests/support_report.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -298,9 +299,5 @@ int main(void)
     tcase_add_test(tests, html_of_numbers_that_are_none);
     tcase_add_test(tests, html_escapes);
     tcase_add_test(tests, html_of_many_steps);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

@@ -2,6 +2,7 @@
  * out, locales. */
 #include "tests/support_counting.h"
 #include "tests/support_report.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <locale.h>
@@ -197,9 +198,5 @@ int main(void)
     tcase_add_test(writing, file_that_cannot_be_replaced);
     tcase_add_test(writing, memory_runs_out);
     tcase_add_test(writing, locale_does_not_matter);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

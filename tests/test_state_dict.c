@@ -1,6 +1,7 @@
 /* State dictionaries, and writing them to files that can and cannot be written. */
 #include "support_counting.h"
 #include "support_state.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -31,9 +32,9 @@ START_TEST(put_and_find)
     ck_assert_int_eq(mn_state_dict_get_f64(dict, "scale", &scale), MN_OK);
     ck_assert(steps == -5 && scale == 0.1);
     ck_assert_int_eq(mn_state_dict_get_i64(dict, "scale", &steps), MN_ERR_MISMATCH);
-    mn_test_expect_error(MN_ERR_MISMATCH, "\"scale\" is [] f64");
+    mn_test_expect(mn_test_context, MN_ERR_MISMATCH, "\"scale\" is [] f64");
     ck_assert_int_eq(mn_state_dict_get_f64(dict, "nothing", &scale), MN_ERR_MISMATCH);
-    mn_test_expect_error(MN_ERR_MISMATCH, "nothing");
+    mn_test_expect(mn_test_context, MN_ERR_MISMATCH, "nothing");
     ck_assert_int_eq(mn_state_dict_set_string(dict, "model", "other"), MN_OK);
     ck_assert_str_eq(mn_state_dict_get_string(dict, "model"), "other");
     ck_assert_int_eq(mn_state_dict_string_count(dict), 2);
@@ -62,15 +63,15 @@ START_TEST(wrong_entries_are_refused)
     const float data[2] = {1, 2};
     mn_state_entry entry = {"w", MN_F32, 1, two, data, 8};
     ck_assert_int_eq(mn_state_dict_put(dict, &entry), MN_ERR_ARGUMENT);
-    mn_test_expect_error(MN_ERR_ARGUMENT, "there already");
+    mn_test_expect(mn_test_context, MN_ERR_ARGUMENT, "there already");
     entry.name = "new";
     entry.bytes = 4;
     ck_assert_int_eq(mn_state_dict_put(dict, &entry), MN_ERR_SHAPE);
-    mn_test_expect_error(MN_ERR_SHAPE, "needs 8");
+    mn_test_expect(mn_test_context, MN_ERR_SHAPE, "needs 8");
     entry.bytes = 8;
     entry.data = NULL;
     ck_assert_int_eq(mn_state_dict_put(dict, &entry), MN_ERR_ARGUMENT);
-    mn_test_expect_error(MN_ERR_ARGUMENT, "data");
+    mn_test_expect(mn_test_context, MN_ERR_ARGUMENT, "data");
     entry.data = data;
     const char *names[] = {NULL, "", "__metadata__", "\xff", "\xc0\x80", "\xed\xa0\x80"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -81,7 +82,7 @@ START_TEST(wrong_entries_are_refused)
     ck_assert_int_eq(mn_state_dict_put(dict, NULL), MN_ERR_ARGUMENT);
     mn_error_clear(mn_test_context);
     ck_assert_int_eq(mn_state_dict_set_string(dict, MN_STATE_KEY_CHECKSUM, ""), MN_ERR_ARGUMENT);
-    mn_test_expect_error(MN_ERR_ARGUMENT, "file format");
+    mn_test_expect(mn_test_context, MN_ERR_ARGUMENT, "file format");
     ck_assert_int_eq(mn_state_dict_count(dict), 7);
     mn_state_dict_free(dict);
 }
@@ -142,13 +143,14 @@ START_TEST(filters_change_order)
     ck_assert_mem_eq(back, values, sizeof values);
     ck_assert_int_eq(mn_state_dict_get_tensor(dict, "f", filter, MN_LAYOUT_PLAIN, true),
                      MN_ERR_MISMATCH);
-    mn_test_expect_error(MN_ERR_MISMATCH, "\"f\" is [2,5,3,2] f16, [2,3,2,5] f16 is wanted");
+    mn_test_expect(mn_test_context, MN_ERR_MISMATCH,
+                   "\"f\" is [2,5,3,2] f16, [2,3,2,5] f16 is wanted");
     ck_assert_int_eq(mn_state_dict_get_tensor(dict, "g", filter, MN_LAYOUT_FILTER, true),
                      MN_ERR_MISMATCH);
-    mn_test_expect_error(MN_ERR_MISMATCH, "\"g\" is missing");
+    mn_test_expect(mn_test_context, MN_ERR_MISMATCH, "\"g\" is missing");
     mn_tensor *scalar = mn_full(mn_test_context, MN_F32, 0, NULL, 1);
     ck_assert_int_eq(mn_state_dict_put_tensor(dict, "s", scalar, MN_LAYOUT_FILTER), MN_ERR_SHAPE);
-    mn_test_expect_error(MN_ERR_SHAPE, "no filter");
+    mn_test_expect(mn_test_context, MN_ERR_SHAPE, "no filter");
     mn_state_dict_free(dict);
 }
 END_TEST
@@ -197,24 +199,24 @@ START_TEST(paths_that_cannot_be)
     mn_state_dict *dict = mn_test_state_sample(mn_test_context);
     snprintf(long_path, sizeof long_path, "%s/none/file", mn_test_state_folder);
     ck_assert_int_eq(mn_state_dict_write(dict, long_path), MN_ERR_IO);
-    mn_test_expect_error(MN_ERR_IO, "No such file");
+    mn_test_expect(mn_test_context, MN_ERR_IO, "No such file");
     ck_assert_ptr_null(mn_state_dict_read(mn_test_context, long_path));
-    mn_test_expect_error(MN_ERR_IO, "none/file: cannot open: No such file");
+    mn_test_expect(mn_test_context, MN_ERR_IO, "none/file: cannot open: No such file");
     ck_assert_ptr_null(mn_state_dict_read(mn_test_context, mn_test_state_folder));
-    mn_test_expect_error(MN_ERR_IO, "not a regular file");
+    mn_test_expect(mn_test_context, MN_ERR_IO, "not a regular file");
     ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_folder), MN_ERR_IO);
-    mn_test_expect_error(MN_ERR_IO, "cannot replace a folder");
+    mn_test_expect(mn_test_context, MN_ERR_IO, "cannot replace a folder");
     ck_assert_int_eq(mn_state_dict_write(dict, ""), MN_ERR_ARGUMENT);
-    mn_test_expect_error(MN_ERR_ARGUMENT, "no path");
+    mn_test_expect(mn_test_context, MN_ERR_ARGUMENT, "no path");
     ck_assert_ptr_null(mn_state_dict_read(mn_test_context, NULL));
-    mn_test_expect_error(MN_ERR_ARGUMENT, "no path");
+    mn_test_expect(mn_test_context, MN_ERR_ARGUMENT, "no path");
     ck_assert_int_eq(mn_state_dict_write(NULL, mn_test_state_path), MN_ERR_ARGUMENT);
     ck_assert_int_eq(mkfifo(mn_test_state_path, 0600), 0);
     ck_assert_ptr_null(
         mn_state_dict_read(mn_test_context, mn_test_state_path)); /* and does not hang */
-    mn_test_expect_error(MN_ERR_IO, "not a regular file");
+    mn_test_expect(mn_test_context, MN_ERR_IO, "not a regular file");
     ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_ERR_IO);
-    mn_test_expect_error(MN_ERR_IO, "cannot replace a device or pipe");
+    mn_test_expect(mn_test_context, MN_ERR_IO, "cannot replace a device or pipe");
     mn_state_dict_free(dict);
 }
 END_TEST
@@ -237,15 +239,15 @@ START_TEST(names_in_the_way)
     mn_state_dict_free(back);
     ck_assert_int_eq(symlink(mn_test_state_path, stale), 0);
     ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_ERR_IO);
-    mn_test_expect_error(MN_ERR_IO, "temporary file");
+    mn_test_expect(mn_test_context, MN_ERR_IO, "temporary file");
     ck_assert(lstat(stale, &info) == 0 && S_ISLNK(info.st_mode));
     unlink(stale);
     ck_assert_int_eq(mkfifo(stale, 0600), 0);
     ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_ERR_IO);
-    mn_test_expect_error(MN_ERR_IO, "temporary file");
+    mn_test_expect(mn_test_context, MN_ERR_IO, "temporary file");
     int reader = open(stale, O_RDONLY | O_NONBLOCK);
     ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_ERR_IO);
-    mn_test_expect_error(MN_ERR_IO, "state.tmp is in the way: not a regular file");
+    mn_test_expect(mn_test_context, MN_ERR_IO, "state.tmp is in the way: not a regular file");
     close(reader);
     unlink(stale);
     ck_assert_int_eq(chdir(mn_test_state_folder), 0);
@@ -275,7 +277,7 @@ START_TEST(writers_do_not_mix)
     }
     ck_assert_int_eq(read(ready[0], &byte, 1), 1);
     ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_ERR_IO);
-    mn_test_expect_error(MN_ERR_IO, "another process is writing it");
+    mn_test_expect(mn_test_context, MN_ERR_IO, "another process is writing it");
     kill(child, SIGKILL);
     ck_assert_int_eq(waitpid(child, NULL, 0), child);
     ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_OK);
@@ -310,7 +312,7 @@ START_TEST(links_are_followed)
     unlink(real);
     ck_assert_int_eq(symlink(second, real), 0); /* round and round */
     ck_assert_int_eq(mn_state_dict_write(dict, second), MN_ERR_IO);
-    mn_test_expect_error(MN_ERR_IO, "second: cannot find the file");
+    mn_test_expect(mn_test_context, MN_ERR_IO, "second: cannot find the file");
     unlink(real);
     ck_assert_int_eq(rmdir(folder), 0); /* no temporary file may be left */
     unlink(link);
@@ -335,7 +337,7 @@ START_TEST(full_disk_leaves_the_old_file)
         mn_status status = mn_state_dict_write(dict, mn_test_state_path);
         setrlimit(RLIMIT_FSIZE, &old);
         ck_assert_int_eq(status, MN_ERR_IO);
-        mn_test_expect_error(MN_ERR_IO, "state: cannot write: File too large");
+        mn_test_expect(mn_test_context, MN_ERR_IO, "state: cannot write: File too large");
         ck_assert_int_eq(mn_test_state_files(), 1);
     }
     signal(SIGXFSZ, handler);
@@ -418,9 +420,5 @@ int main(void)
     tcase_add_test(tcase, full_disk_leaves_the_old_file);
     tcase_add_test(tcase, every_allocation_may_fail);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

@@ -1,6 +1,7 @@
 /* Scopes, references, layer names and tensors. */
 #include "core/core.h"
 #include "support_counting.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -9,28 +10,11 @@
 
 static const int64_t shape23[] = {2, 3};
 
-static mn_context *open_context(void)
-{
-    mn_error error;
-    mn_context *context = mn_context_create(NULL, &error);
-    ck_assert_msg(context != NULL, "%s", error.message);
-    return context;
-}
-
-/* Fails if nothing is pending or the text lacks `part`; clears. */
-static void expect_error(mn_context *context, mn_status status, const char *part)
-{
-    ck_assert_int_eq(mn_error_status(context), status);
-    ck_assert_msg(strstr(mn_error_message(context), part) != NULL, "\"%s\" lacks \"%s\"",
-                  mn_error_message(context), part);
-    mn_error_clear(context);
-}
-
 /* ---- scopes and references ------------------------------------------------------------------- */
 
 START_TEST(scopes_free_tensors)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     mn_scope scope = mn_scope_begin(context);
     mn_tensor *retained = mn_retain(mn_full(context, MN_F32, 2, shape23, 7));
     mn_full(context, MN_F32, 2, shape23, 8);
@@ -43,9 +27,9 @@ START_TEST(scopes_free_tensors)
     mn_release(retained);
     ck_assert_uint_eq(mn_memory_stats_get(context).live_bytes, 0);
     mn_scope_end(context, scope);
-    expect_error(context, MN_ERR_STATE, "not open");
+    mn_test_expect(context, MN_ERR_STATE, "not open");
     mn_scope_end(context, (mn_scope){0});
-    expect_error(context, MN_ERR_STATE, "not open");
+    mn_test_expect(context, MN_ERR_STATE, "not open");
     mn_context_free(context);
 }
 END_TEST
@@ -60,7 +44,7 @@ static void note_scope_end(mn_context *context, void *state, int depth)
 
 START_TEST(outer_end_ends_inner)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     context->slots[MN_SLOT_AMP] = (mn_slot){.state = &ended_depth, .scope_end = note_scope_end};
     mn_scope outer = mn_scope_begin(context);
     mn_name_push(context, "a");
@@ -79,7 +63,7 @@ START_TEST(outer_end_ends_inner)
     ck_assert_uint_eq(mn_memory_stats_get(context).live_bytes, 0);
     ck_assert(mn_ok(context));
     mn_scope_end(context, innermost);
-    expect_error(context, MN_ERR_STATE, "not open");
+    mn_test_expect(context, MN_ERR_STATE, "not open");
     context->slots[MN_SLOT_AMP] = (mn_slot){.state = NULL};
     mn_context_free(context);
 }
@@ -87,7 +71,7 @@ END_TEST
 
 START_TEST(keep_moves_one_scope_up)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     mn_scope outer = mn_scope_begin(context);
     mn_tensor *before = mn_full(context, MN_F32, 2, shape23, 1);
     mn_scope inner = mn_scope_begin(context);
@@ -112,10 +96,10 @@ END_TEST
 
 START_TEST(release_of_scope_owned_is_an_error)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     mn_tensor *tensor = mn_full(context, MN_F32, 2, shape23, 1);
     mn_release(tensor);
-    expect_error(context, MN_ERR_STATE, "scope");
+    mn_test_expect(context, MN_ERR_STATE, "scope");
     mn_release(mn_retain(tensor));
     ck_assert(mn_ok(context));
     mn_release(NULL);
@@ -127,7 +111,7 @@ END_TEST
 
 START_TEST(names_balance_and_grow)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     for (int i = 0; i < 500; i++)
         mn_name_push(context, "layer");
     ck_assert_uint_eq(strlen(mn_name_path(context)), 500 * 6 - 1);
@@ -135,12 +119,12 @@ START_TEST(names_balance_and_grow)
         mn_name_pop(context);
     ck_assert_str_eq(mn_name_path(context), "layer");
     mn_name_push(context, NULL);
-    expect_error(context, MN_ERR_ARGUMENT, "NULL");
+    mn_test_expect(context, MN_ERR_ARGUMENT, "NULL");
     mn_name_pop(context);
     mn_name_pop(context);
     ck_assert_str_eq(mn_name_path(context), "");
     mn_name_pop(context);
-    expect_error(context, MN_ERR_STATE, "no name");
+    mn_test_expect(context, MN_ERR_STATE, "no name");
     mn_context_free(context);
 }
 END_TEST
@@ -173,26 +157,26 @@ END_TEST
 
 START_TEST(shapes_are_checked)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     const int64_t negative[] = {2, -1};
     const int64_t huge[] = {INT64_MAX, 3};
     const int64_t hidden[] = {INT64_MAX, INT64_MAX, 0};
     const int64_t large[] = {INT64_MAX / 2};
     const int64_t seven[] = {1, 1, 1, 1, 1, 1, 1};
     ck_assert_ptr_null(mn_tensor_create(context, MN_F32, 2, negative));
-    expect_error(context, MN_ERR_SHAPE, "axis 1");
+    mn_test_expect(context, MN_ERR_SHAPE, "axis 1");
     ck_assert_ptr_null(mn_tensor_create(context, MN_F32, 2, huge));
-    expect_error(context, MN_ERR_MEMORY, "elements");
+    mn_test_expect(context, MN_ERR_MEMORY, "elements");
     ck_assert_ptr_null(mn_tensor_create(context, MN_F32, 3, hidden));
-    expect_error(context, MN_ERR_MEMORY, "elements");
+    mn_test_expect(context, MN_ERR_MEMORY, "elements");
     ck_assert_ptr_null(mn_tensor_create(context, MN_F64, 1, large));
-    expect_error(context, MN_ERR_MEMORY, "elements");
+    mn_test_expect(context, MN_ERR_MEMORY, "elements");
     ck_assert_ptr_null(mn_tensor_create(context, MN_F32, 7, seven));
-    expect_error(context, MN_ERR_SHAPE, "axes");
+    mn_test_expect(context, MN_ERR_SHAPE, "axes");
     ck_assert_ptr_null(mn_tensor_create(context, MN_F32, 1, NULL));
-    expect_error(context, MN_ERR_ARGUMENT, "NULL");
+    mn_test_expect(context, MN_ERR_ARGUMENT, "NULL");
     ck_assert_ptr_null(mn_tensor_create(context, (mn_dtype)9, 0, NULL));
-    expect_error(context, MN_ERR_DTYPE, "9");
+    mn_test_expect(context, MN_ERR_DTYPE, "9");
     ck_assert_ptr_null(mn_tensor_create(NULL, MN_F32, 0, NULL));
     mn_context_free(context);
 }
@@ -200,7 +184,7 @@ END_TEST
 
 START_TEST(getters)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     mn_tensor *tensor = mn_full(context, MN_BF16, 2, shape23, 1);
     ck_assert_ptr_eq(mn_tensor_context(tensor), context);
     ck_assert_int_eq(mn_tensor_dtype(tensor), MN_BF16);
@@ -214,10 +198,10 @@ START_TEST(getters)
     ck_assert_int_eq(mn_tensor_ndim(NULL), 0);
     ck_assert_uint_eq(mn_tensor_bytes(NULL), 0);
     ck_assert_int_eq(mn_tensor_check(context, NULL, "x"), MN_ERR_ARGUMENT);
-    expect_error(context, MN_ERR_ARGUMENT, "x is NULL");
-    mn_context *other = open_context();
+    mn_test_expect(context, MN_ERR_ARGUMENT, "x is NULL");
+    mn_context *other = mn_test_open();
     ck_assert_int_eq(mn_tensor_check(other, tensor, "x"), MN_ERR_ARGUMENT);
-    expect_error(other, MN_ERR_ARGUMENT, "another context");
+    mn_test_expect(other, MN_ERR_ARGUMENT, "another context");
     mn_context_free(other);
     mn_context_free(context);
 }
@@ -225,7 +209,7 @@ END_TEST
 
 START_TEST(read_and_write)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     const double values[6] = {0, -1.5, 65504, (double)INFINITY, 1e-7, 3};
     const double halves[6] = {0,       -1.5, 65504, (double)INFINITY,
                               0x1p-23, 3}; /* 2^-24 is the grain */
@@ -239,14 +223,14 @@ START_TEST(read_and_write)
     for (int i = 0; i < 6; i++)
         ck_assert_double_eq(back[i], halves[i]);
     ck_assert_int_eq(mn_tensor_read_f64(half, back, 5), MN_ERR_SHAPE);
-    expect_error(context, MN_ERR_SHAPE, "[2,3] f16 has 6");
+    mn_test_expect(context, MN_ERR_SHAPE, "[2,3] f16 has 6");
     ck_assert_int_eq(mn_tensor_read(half, raw, 13), MN_ERR_SHAPE);
-    expect_error(context, MN_ERR_SHAPE, "12");
+    mn_test_expect(context, MN_ERR_SHAPE, "12");
     ck_assert_int_eq(mn_tensor_read(half, NULL, 12), MN_ERR_ARGUMENT);
-    expect_error(context, MN_ERR_ARGUMENT, "NULL");
+    mn_test_expect(context, MN_ERR_ARGUMENT, "NULL");
     ck_assert_int_eq(mn_tensor_write(NULL, raw, 12), MN_ERR_ARGUMENT);
     ck_assert_ptr_null(mn_tensor_from(context, MN_F32, 2, shape23, NULL));
-    expect_error(context, MN_ERR_ARGUMENT, "NULL");
+    mn_test_expect(context, MN_ERR_ARGUMENT, "NULL");
     ck_assert_uint_eq(mn_memory_stats_get(context).live_bytes, 64);
     mn_context_free(context);
 }
@@ -254,7 +238,7 @@ END_TEST
 
 START_TEST(integers_are_checked)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     double values[6] = {0, 1, 255, 3, 4, 5};
     double back[6];
     mn_tensor *bytes = mn_tensor_create(context, MN_U8, 2, shape23);
@@ -265,7 +249,7 @@ START_TEST(integers_are_checked)
     values[4] = 256;
     values[0] = 77;
     ck_assert_int_eq(mn_tensor_write_f64(bytes, values, 6), MN_ERR_DTYPE);
-    expect_error(context, MN_ERR_DTYPE, "element 4, 256, does not fit u8");
+    mn_test_expect(context, MN_ERR_DTYPE, "element 4, 256, does not fit u8");
     ck_assert_int_eq(mn_tensor_read_f64(bytes, back, 6), MN_OK);
     ck_assert(back[0] == 0);
     ck_assert_uint_eq(mn_tensor_version(bytes), version);
@@ -306,7 +290,7 @@ static const fill_case fill_cases[] = {
 
 START_TEST(fill_checks_range)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     const fill_case *at = &fill_cases[_i];
     double value;
     mn_tensor *tensor = mn_full(context, at->dtype, 0, NULL, at->value);
@@ -315,7 +299,7 @@ START_TEST(fill_checks_range)
         ck_assert_int_eq(mn_tensor_item(tensor, &value), MN_OK);
         ck_assert(isnan(at->value) ? isnan(value) : isinf(value) == isinf(at->value));
     } else {
-        expect_error(context, MN_ERR_DTYPE, "does not fit");
+        mn_test_expect(context, MN_ERR_DTYPE, "does not fit");
     }
     mn_context_free(context);
 }
@@ -323,7 +307,7 @@ END_TEST
 
 START_TEST(fill_covers_every_element)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     for (int dtype = 0; dtype < MN_DTYPE_COUNT; dtype++) {
         for (int64_t count = 0; count < 9000; count = 3 * count + 1) {
             mn_scope scope = mn_scope_begin(context);
@@ -345,7 +329,7 @@ END_TEST
 
 START_TEST(empty_tensors_are_legal)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     const int64_t shape[] = {3, 0, 2};
     mn_tensor *tensor = mn_full(context, MN_F32, 3, shape, 1);
     ck_assert_ptr_nonnull(tensor);
@@ -362,7 +346,7 @@ END_TEST
 
 START_TEST(views_share_storage_and_version)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     const double values[6] = {1, 2, 3, 4, 5, 6};
     const int64_t row[] = {3};
     double back[3];
@@ -379,14 +363,14 @@ START_TEST(views_share_storage_and_version)
     ck_assert_int_eq(mn_tensor_mark_dirty(tensor), MN_OK);
     ck_assert_uint_eq(mn_tensor_version(view), version + 2);
     ck_assert_ptr_null(mn_tensor_view(tensor->storage, 32, MN_F64, 1, row));
-    expect_error(context, MN_ERR_INTERNAL, "view");
+    mn_test_expect(context, MN_ERR_INTERNAL, "view");
     mn_context_free(context);
 }
 END_TEST
 
 START_TEST(parameters)
 {
-    mn_context *context = open_context();
+    mn_context *context = mn_test_open();
     const int64_t filter[] = {2, 3, 3, 1};
     double values[18];
     mn_tensor *weight =
@@ -397,11 +381,11 @@ START_TEST(parameters)
     for (int i = 0; i < 18; i++)
         ck_assert(values[i] == 0);
     ck_assert_ptr_null(mn_parameter_create(context, "w", MN_F32, 2, shape23, MN_LAYOUT_FILTER));
-    expect_error(context, MN_ERR_SHAPE, "filter");
+    mn_test_expect(context, MN_ERR_SHAPE, "filter");
     ck_assert_ptr_null(mn_parameter_create(context, "w", MN_I64, 2, shape23, MN_LAYOUT_PLAIN));
-    expect_error(context, MN_ERR_DTYPE, "i64");
+    mn_test_expect(context, MN_ERR_DTYPE, "i64");
     ck_assert_ptr_null(mn_parameter_create(context, NULL, MN_F32, 0, NULL, MN_LAYOUT_PLAIN));
-    expect_error(context, MN_ERR_ARGUMENT, "NULL");
+    mn_test_expect(context, MN_ERR_ARGUMENT, "NULL");
     mn_release(weight);
     mn_context_free(context);
 }
@@ -434,9 +418,5 @@ int main(void)
 {
     Suite *suite = suite_create("tensor");
     add_cases(suite);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

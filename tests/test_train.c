@@ -3,6 +3,7 @@
 #include "minim.h"
 #include "tests/support_counting.h"
 #include "train/train.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -580,9 +581,5 @@ int main(void)
     suite_add_tcase(suite, learn);
     suite_add_tcase(suite, resume);
     suite_add_tcase(suite, rest);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

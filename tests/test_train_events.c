@@ -2,6 +2,7 @@
  * parser; evaluation of models and checkpoints; bench. */
 #include "minim.h"
 #include "train/train.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <ctype.h>
@@ -551,9 +552,5 @@ int main(void)
     tcase_add_test(tests, test_evaluate_fails);
     tcase_add_loop_test(tests, test_bench, 0, 2);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

@@ -2,6 +2,7 @@
 #include "core/cpu.h"
 #include "minim.h"
 #include "tests/support_counting.h"
+#include "tests/support_suite.h"
 
 #include <check.h>
 #include <fenv.h>
@@ -517,9 +518,5 @@ int main(void)
     tcase_add_test(tests, processor);
     tcase_set_timeout(tests, 100);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return mn_test_run(suite, CK_FORK_GETENV);
 }

@@ -1,0 +1,16 @@
+/* tests/support_suite.h: what all test programs share: running a suite, a context with the default
+ * options, and the error that a test expects. */
+#ifndef MN_TESTS_SUPPORT_SUITE_H
+#define MN_TESTS_SUPPORT_SUITE_H
+
+#include "include/minim.h"
+
+#include <check.h>
+
+/* Runs and frees the suite (fork CK_NOFORK: in this process); the program's exit status. */
+int mn_test_run(Suite *suite, enum fork_status fork);
+mn_context *mn_test_open(void);
+/* Fails unless this is pending and its text has the part; clears it. */
+void mn_test_expect(mn_context *context, mn_status status, const char *part);
+
+#endif
