@@ -285,6 +285,8 @@ MN_API mn_status mn_tensor_fill(mn_tensor *tensor, double value);
  * f32). Inside an autocast region inputs are first cast by the op's rule.
  * ------------------------------------------------------------------------------------------ */
 
+/* -- moving and converting elements -- */
+
 /* y = x in another dtype, rounded to nearest even. To an integer dtype, without a gradient:
  * floating values are truncated toward zero and saturate (NaN gives 0), integers wrap. */
 MN_API mn_tensor *mn_cast(mn_tensor *x, mn_dtype dtype);
@@ -295,11 +297,15 @@ MN_API mn_tensor *mn_reshape(mn_tensor *x, int ndim, const int64_t *shape);
 /* y[i_axes[0], i_axes[1], ...] = x[i_0, i_1, ...], copied into row-major order; axes is a
  * permutation of 0..ndim-1 and output axis j is input axis axes[j]. */
 MN_API mn_tensor *mn_permute(mn_tensor *x, int ndim, const int *axes);
+/* -- element by element -- */
+
 /* y = a + b and y = a * b, element by element with broadcasting. */
 MN_API mn_tensor *mn_add(mn_tensor *a, mn_tensor *b);
 MN_API mn_tensor *mn_mul(mn_tensor *a, mn_tensor *b);
 /* y = max(x, 0); NaN stays NaN; the gradient at 0 is 0. */
 MN_API mn_tensor *mn_relu(mn_tensor *x);
+/* -- products and convolution -- */
+
 /* y = a b for a [..., M, K] and b [..., K, N]; leading axes broadcast. 16-bit products accumulate
  * in f32. */
 MN_API mn_tensor *mn_matmul(mn_tensor *a, mn_tensor *b);
@@ -318,6 +324,8 @@ MN_API mn_conv2d_options mn_conv2d_options_default(void);
 MN_API mn_tensor *mn_conv2d(mn_tensor *x, mn_tensor *w, mn_tensor *b,
                             const mn_conv2d_options *options);
 
+/* -- pooling and resizing -- */
+
 typedef struct mn_pool2d_options {
     size_t size;
     int kernel[2];  /* height, width; default 2 */
@@ -330,6 +338,8 @@ MN_API mn_pool2d_options mn_pool2d_options_default(void);
 MN_API mn_tensor *mn_max_pool2d(mn_tensor *x, const mn_pool2d_options *options);
 /* y[n,c] = mean over h, w of x[n,h,w,c]; sums in f32. */
 MN_API mn_tensor *mn_global_avg_pool2d(mn_tensor *x);
+
+/* -- normalization -- */
 
 typedef struct mn_batch_norm_options {
     size_t size;
@@ -345,6 +355,8 @@ MN_API mn_batch_norm_options mn_batch_norm_options_default(void);
 MN_API mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
                                 mn_tensor *const running[3], const mn_batch_norm_options *options);
 
+/* -- softmax and losses -- */
+
 /* Along `axis` (negative counts from the end): y = x - max - log(sum(exp(x - max))), and exp of
  * that. Inside an autocast region 16-bit input gives f32. */
 MN_API mn_tensor *mn_log_softmax(mn_tensor *x, int axis);
@@ -353,6 +365,8 @@ MN_API mn_tensor *mn_softmax(mn_tensor *x, int axis);
  * result: scalar, f32 (f64 for f64; for 16-bit logits outside autocast f32 as well). A label out
  * of range is MN_ERR_ARGUMENT, reported when the work has run: on "cpu" at once. */
 MN_API mn_tensor *mn_cross_entropy(mn_tensor *logits, mn_tensor *labels);
+/* -- reductions -- */
+
 /* Sum or mean over the given axes (naxes 0: all), which disappear unless keep. Accumulates in f32
  * (f64 for f64). Integers: sum gives i64, mean is an error. */
 MN_API mn_tensor *mn_sum(mn_tensor *x, int naxes, const int *axes, bool keep);
@@ -361,6 +375,8 @@ MN_API mn_tensor *mn_mean(mn_tensor *x, int naxes, const int *axes, bool keep);
 MN_API mn_tensor *mn_dot(mn_tensor *a, mn_tensor *b);
 /* Index (i64) of the first largest element along axis; the first NaN wins. No gradient. */
 MN_API mn_tensor *mn_argmax(mn_tensor *x, int axis);
+
+/* -- the table of ops -- */
 
 /* When an op's inputs are cast inside an autocast region. */
 typedef enum mn_cast_rule {

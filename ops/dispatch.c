@@ -11,6 +11,24 @@ uint64_t mn_widened_calls(const mn_context *context)
     return state ? state->widened : 0;
 }
 
+uint64_t mn_op_calls(const mn_context *context, mn_op_id id)
+{
+    const mn_ops_state *state = context ? context->slots[MN_SLOT_OPS].state : NULL;
+    return state ? state->calls[id] : 0;
+}
+
+/* For a built-in op. */
+static mn_status count_call(mn_context *context, const mn_op *op)
+{
+    mn_ops_state *state = mn_ops_state_get(context);
+    const uintptr_t at = (uintptr_t)op, first = (uintptr_t)mn_ops;
+    if (!state)
+        return mn_error_status(context);
+    if (at >= first && at < (uintptr_t)(mn_ops + MN_OP_COUNT))
+        state->calls[(at - first) / sizeof *op]++;
+    return MN_OK;
+}
+
 /* ---- checks ---------------------------------------------------------------------------------- */
 
 mn_status mn_op_check(mn_context *context, const mn_op *op)
@@ -292,6 +310,7 @@ static mn_status run_widened(mn_context *context, const mn_call *call, mn_tensor
 static mn_status serve(mn_context *context, mn_call *call, mn_tensor *const *inputs,
                        mn_tensor **outputs)
 {
+    MN_TRY(count_call(context, call->op));
     if (call->op->flags & MN_OP_VIEW)
         return make_view(context, call, inputs, outputs);
     mn_dtype dtype = call->input_count > 0 ? call->in[0].dtype : call->out[0].dtype;

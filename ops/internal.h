@@ -66,6 +66,7 @@ typedef struct mn_ops_state {
     mn_plan_entry *plans[MN_PLAN_LIMIT];
     uint64_t hits;
     uint64_t widened;
+    uint64_t calls[MN_OP_COUNT];
 } mn_ops_state;
 mn_ops_state *mn_ops_state_get(mn_context *context);
 

@@ -5,8 +5,8 @@
 
 #include "include/minim_ext.h"
 
-#define MN_OP(name, least, most, results, flag, mutated, diff, sin, sout, cast, infer, back, ref,  \
-              ref_dtypes, prep, cpu, cpu_dtypes, attrs, text)                                      \
+#define MN_OP(name, least, most, results, flag, opt, mutated, diff, sin, sout, cast, infer, back,  \
+              ref, ref_dtypes, prep, cpu, cpu_dtypes, attrs, text)                                 \
     mn_status mn_infer_##infer(mn_infer *call);                                                    \
     mn_status mn_backward_##back(mn_backward_call *call);                                          \
     void mn_ref_##ref(const mn_call *call, double *const in[], double *const out[]);               \

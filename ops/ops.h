@@ -36,6 +36,8 @@ typedef enum mn_served_by {
 mn_served_by mn_op_served_by(const mn_context *context, const mn_op *op, mn_dtype dtype);
 /* How many calls were served by widening since the context was made. */
 uint64_t mn_widened_calls(const mn_context *context);
+/* How many calls of a built-in op there were. */
+uint64_t mn_op_calls(const mn_context *context, mn_op_id id);
 
 /* dtype that a and b meet in, as PyTorch's promotion: f16 with bf16 gives f32; between kinds the
  * floating one; scalars (ndim 0) yield to tensors of the same kind. */

@@ -16,10 +16,7 @@
 #define mn_cpu_NONE         NULL
 #define mn_cpu_NONE_prepare NULL
 
-/* The one op with a missing input before one that is needed: no momentum. */
-#define OPTIONAL(id) ((id) == MN_OP_sgd_step ? 1u << 2 : 0u)
-
-#define MN_OP(op, least, most, results, flag, mutated, diff, sin, sout, cast, rule_of_shapes,      \
+#define MN_OP(op, least, most, results, flag, opt, mutated, diff, sin, sout, cast, rule_of_shapes, \
               back, ref, ref_dtypes, prep, cpu, cpu_dtypes, attrs, text)                           \
     [MN_OP_##op] = {                                                                               \
         .size = sizeof(mn_op),                                                                     \
@@ -28,7 +25,7 @@
         .min_inputs = least,                                                                       \
         .max_inputs = most,                                                                        \
         .outputs = results,                                                                        \
-        .optional = OPTIONAL(MN_OP_##op),                                                          \
+        .optional = opt,                                                                           \
         .attribute_bytes = attrs,                                                                  \
         .flags = flag,                                                                             \
         .mutates = mutated,                                                                        \
@@ -50,8 +47,8 @@ const mn_op mn_ops[] = {
 
 _Static_assert(sizeof mn_ops / sizeof mn_ops[0] == MN_OP_COUNT, "one row per op");
 
-#define MN_OP(op, least, most, results, flag, mutated, diff, sin, sout, cast, infer, back, ref,    \
-              ref_dtypes, ...)                                                                     \
+#define MN_OP(op, least, most, results, flag, opt, mutated, diff, sin, sout, cast, infer, back,    \
+              ref, ref_dtypes, ...)                                                                \
     [MN_OP_##op] = BITS_##ref_dtypes,
 static const uint32_t reference_dtypes[] = {
 #include "ops/ops.def"
