@@ -39,6 +39,7 @@ struct op_case {
     double f[4];       /* numbers */
     bool forward_only; /* nothing to differentiate */
     bool no_tail;      /* NaN in the last element of input 0 is not followed */
+    bool once;         /* its backward cannot be differentiated, and says so */
 };
 
 /* Each ends with a case without a name. */
