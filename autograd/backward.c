@@ -1,6 +1,10 @@
 /* Backward: walks the recorded graph from a root in decreasing order of recording, without
  * recursion or memory of its own, and frees it on the way. Everything that can be refused is
- * refused before the first gradient is touched. */
+ * refused before the first gradient is touched.
+ *
+ * A pass with create_graph is itself recorded: it keeps the graph and hands backward functions
+ * saved tensors that are connected to it. They are headers of the node's scope, so that the graph
+ * itself stays without cycles. */
 #include "autograd/node.h"
 
 #include <math.h>
@@ -85,7 +89,7 @@ static mn_status find(mn_pass *pass, mn_node *root)
         for (int i = 0; i < node->input_count; i++)
             last = append(pass, last, node->inputs[i].producer);
     }
-    for (mn_node *node = root; node && status == MN_OK; node = node->next)
+    for (mn_node *node = root; node && status == MN_OK && !pass->targets; node = node->next)
         for (int i = 0; i < node->input_count && status == MN_OK; i++)
             if (node->inputs[i].leaf && node->inputs[i].leaf->requires_grad)
                 status = mn_leaf_admits(node->inputs[i].leaf, pass);
@@ -112,6 +116,49 @@ static mn_node *sort(mn_node **list, size_t count)
     return sorted;
 }
 
+/* ---- what is needed -------------------------------------------------------------------------- */
+
+static bool leads_to(const mn_node_input *edge, const mn_tensor *target)
+{
+    if (target->node)
+        return edge->producer == target->node && edge->output == target->node_output;
+    return edge->leaf == target;
+}
+
+/* Whether the pass wants the gradient that goes along the edge. */
+static bool is_needed(const mn_pass *pass, const mn_node_input *edge)
+{
+    bool needed = edge->producer && edge->producer->needed;
+    if (!pass->targets)
+        return needed || (edge->leaf && edge->leaf->requires_grad);
+    for (int i = 0; i < pass->target_count && !needed; i++)
+        needed = leads_to(edge, pass->targets[i]);
+    return needed;
+}
+
+static mn_node *reverse(mn_node *list)
+{
+    mn_node *reversed = NULL;
+    for (mn_node *node = list, *next; node; node = next) {
+        next = node->next;
+        node->next = reversed;
+        reversed = node;
+    }
+    return reversed;
+}
+
+/* Marks the nodes that lead to what the pass wants, producers first. */
+static void mark_needed(mn_pass *pass)
+{
+    pass->nodes = reverse(pass->nodes);
+    for (mn_node *node = pass->nodes; node; node = node->next) {
+        node->needed = !pass->targets;
+        for (int i = 0; i < node->input_count && !node->needed; i++)
+            node->needed = is_needed(pass, &node->inputs[i]);
+    }
+    pass->nodes = reverse(pass->nodes);
+}
+
 /* ---- running --------------------------------------------------------------------------------- */
 
 static bool same_kind(const mn_view *view, const mn_tensor *tensor)
@@ -120,19 +167,39 @@ static bool same_kind(const mn_view *view, const mn_tensor *tensor)
            memcmp(view->shape, tensor->shape, (size_t)view->ndim * sizeof view->shape[0]) == 0;
 }
 
-/* Adds gradient to the sum of a producer's output, in the tensor's own dtype. */
-static mn_status add_gradient(mn_context *context, mn_node_output *output, mn_tensor *gradient)
+/* Adds gradient to a sum, in the tensor's own dtype. */
+static mn_status add_gradient(mn_context *context, mn_tensor **sum, mn_tensor *gradient)
 {
-    if (output->grad) {
-        mn_tensor *inputs[2] = {output->grad, gradient};
-        gradient = mn_dispatch1(context, MN_OP_add, inputs, 2, NULL);
-        if (!gradient)
-            return context->error.status;
-    }
+    mn_tensor *const inputs[2] = {*sum, gradient};
+    if (*sum)
+        gradient = mn_apply1(MN_OP_add, inputs, 2, NULL);
+    if (!gradient)
+        return context->error.status;
     mn_retain(gradient);
-    mn_release(output->grad);
-    output->grad = gradient;
+    mn_release(*sum);
+    *sum = gradient;
     return MN_OK;
+}
+
+static mn_status deliver_to_leaf(mn_tensor *leaf, mn_tensor *gradient, const mn_pass *pass)
+{
+    if (!pass->targets)
+        return mn_leaf_accumulate(leaf, gradient, pass);
+    for (int i = 0; i < pass->target_count; i++) {
+        if (pass->targets[i] == leaf)
+            MN_TRY(add_gradient(leaf->context, &pass->gradients[i], gradient));
+    }
+    return MN_OK;
+}
+
+/* Takes the sums of a node's outputs that the pass wants. */
+static void collect(const mn_node *node, const mn_pass *pass)
+{
+    for (int i = 0; i < pass->target_count; i++) {
+        const mn_tensor *target = pass->targets[i];
+        if (target->node == node)
+            pass->gradients[i] = mn_retain(node->outputs[target->node_output].grad);
+    }
 }
 
 static mn_status deliver(mn_context *context, mn_node *node, int index, mn_tensor *gradient,
@@ -147,11 +214,41 @@ static mn_status deliver(mn_context *context, mn_node *node, int index, mn_tenso
                        mn_tensor_describe(&input->view, wanted, sizeof wanted));
     }
     if (input->leaf)
-        return mn_leaf_accumulate(input->leaf, gradient, pass);
-    return add_gradient(context, &input->producer->outputs[input->output], gradient);
+        return deliver_to_leaf(input->leaf, gradient, pass);
+    return add_gradient(context, &input->producer->outputs[input->output].grad, gradient);
 }
 
-static bool fill_call(mn_backward_call *call, const mn_node *node)
+/* A saved tensor as the output of a node, in the scope. */
+static mn_tensor *connected(const mn_tensor *saved, mn_node *node, int output)
+{
+    mn_tensor *tensor =
+        mn_tensor_view(saved->storage, saved->offset, saved->dtype, saved->ndim, saved->shape);
+    if (!tensor || !mn_dtype_is_float(saved->dtype))
+        return tensor;
+    tensor->requires_grad = true;
+    tensor->node = node;
+    tensor->node_output = output;
+    node->references++;
+    return tensor;
+}
+
+/* Replaces saved tensors by ones that are part of the graph. */
+static void connect_call(mn_backward_call *call, mn_node *node)
+{
+    for (int i = 0; i < node->input_count; i++) {
+        const mn_node_input *input = &node->inputs[i];
+        if (call->in[i] && input->leaf)
+            call->in[i] = input->leaf;
+        else if (call->in[i] && input->producer)
+            call->in[i] = connected(call->in[i], input->producer, input->output);
+    }
+    for (int i = 0; i < node->op->outputs; i++) {
+        if (call->out[i])
+            call->out[i] = connected(call->out[i], node, i);
+    }
+}
+
+static bool fill_call(mn_backward_call *call, const mn_node *node, const mn_pass *pass)
 {
     memset(call, 0, sizeof *call);
     call->context = node->context;
@@ -161,7 +258,7 @@ static bool fill_call(mn_backward_call *call, const mn_node *node)
         const mn_node_input *input = &node->inputs[i];
         call->in_view[i] = input->view;
         call->in[i] = input->saved.tensor;
-        call->needs[i] = input->producer || (input->leaf && input->leaf->requires_grad);
+        call->needs[i] = is_needed(pass, input);
     }
     bool reached = false;
     for (int i = 0; i < node->op->outputs; i++) {
@@ -176,9 +273,12 @@ static void run_backward(mn_node *node, const mn_pass *pass)
 {
     mn_context *context = node->context;
     mn_backward_call call;
-    if (!fill_call(&call, node))
+    if (!fill_call(&call, node, pass))
         return;
-    mn_status status = node->op->backward(&call);
+    if (pass->create_graph)
+        connect_call(&call, node);
+    mn_autograd_state(context)->running = node->op;
+    mn_status status = mn_ok(context) ? node->op->backward(&call) : context->error.status;
     if (status != MN_OK)
         mn_fail(context, status, "%s: backward failed", node->op->name);
     for (int i = 0; i < node->input_count && mn_ok(context); i++) {
@@ -187,23 +287,29 @@ static void run_backward(mn_node *node, const mn_pass *pass)
     }
 }
 
-/* A node's backward in its own scope and layer path; what the node held is dropped. */
+/* A node's backward in its own scope and layer path; what the node held is dropped, unless the
+ * graph is kept. */
 static void run_node(mn_node *node, const mn_pass *pass)
 {
     mn_context *context = node->context;
+    collect(node, pass);
+    if (!node->needed)
+        return;
     mn_scope scope = mn_scope_begin(context);
     push_path(context, node);
     if (mn_ok(context))
         run_backward(node, pass);
     mn_name_pop(context);
     mn_scope_end(context, scope);
-    mn_node_drop(context, node);
+    if (!pass->create_graph)
+        mn_node_drop(context, node);
 }
 
 /* Takes all nodes off the list; after a failure only to forget the sums and references. */
 static mn_status run(mn_context *context, mn_pass *pass)
 {
     context->in_backward = true;
+    context->create_graph = pass->create_graph;
     for (mn_node *node = pass->nodes, *next; node; node = next) {
         next = node->next;
         if (mn_ok(context))
@@ -214,26 +320,44 @@ static mn_status run(mn_context *context, mn_pass *pass)
         }
         mn_node_release(context, node);
     }
-    context->in_backward = false;
+    context->in_backward = context->create_graph = false;
     return context->error.status;
 }
 
-static mn_status backward_graph(mn_tensor *root, mn_tensor *seed, mn_grad_state state)
+/* MN_OK if root, or something that the pass has found, depends on the target. */
+static mn_status check_target(const mn_pass *pass, const mn_tensor *root, int index)
+{
+    const mn_tensor *target = pass->targets[index];
+    bool found = target == root || (target->node && target->node->pass == pass->number);
+    for (const mn_node *node = pass->nodes; node && !found; node = node->next)
+        for (int i = 0; i < node->input_count && !found; i++)
+            found = leads_to(&node->inputs[i], target);
+    if (found)
+        return MN_OK;
+    return mn_fail(root->context, MN_ERR_NO_GRADIENT,
+                   "gradients: the root does not depend on input %d", index);
+}
+
+static mn_status backward_graph(mn_pass *pass, mn_tensor *root, mn_tensor *seed)
 {
     mn_context *context = root->context;
     mn_autograd *autograd = mn_autograd_state(context);
     if (!autograd)
         return context->error.status;
-    mn_pass pass = {.number = ++autograd->passes, .state = state};
-    if (find(&pass, root->node) == MN_OK) {
+    pass->number = ++autograd->passes;
+    mn_status status = find(pass, root->node);
+    for (int i = 0; i < pass->target_count && status == MN_OK; i++)
+        status = check_target(pass, root, i);
+    if (status == MN_OK) {
         size_t count = 0;
-        for (const mn_node *node = pass.nodes; node; node = node->next)
+        for (const mn_node *node = pass->nodes; node; node = node->next)
             count++;
-        mn_node *list = pass.nodes;
-        pass.nodes = sort(&list, count);
+        mn_node *list = pass->nodes;
+        pass->nodes = sort(&list, count);
+        mark_needed(pass);
         root->node->outputs[root->node_output].grad = mn_retain(seed);
     }
-    return run(context, &pass);
+    return run(context, pass);
 }
 
 static mn_status check_root(mn_tensor *root)
@@ -264,9 +388,9 @@ mn_status mn_backward_from(mn_tensor *root, mn_tensor *seed, mn_grad_state state
     mn_view view = mn_tensor_as_view(root);
     if (!same_kind(&view, seed))
         return mn_fail(context, MN_ERR_SHAPE, "the seed's shape or dtype is not the root's");
+    mn_pass pass = {.state = state};
     if (root->node)
-        return backward_graph(root, seed, state);
-    const mn_pass pass = {.state = state};
+        return backward_graph(&pass, root, seed);
     MN_TRY(mn_leaf_admits(root, &pass));
     return mn_leaf_accumulate(root, seed, &pass);
 }
@@ -282,4 +406,75 @@ mn_status mn_backward(mn_tensor *root, double weight)
     mn_status status = seed ? mn_backward_from(root, seed, MN_GRAD_PLAIN) : context->error.status;
     mn_scope_end(context, scope);
     return status;
+}
+
+/* ---- gradients of chosen tensors ------------------------------------------------------------- */
+
+static mn_status check_targets(mn_tensor *root, mn_tensor *const *inputs, int count)
+{
+    mn_context *context = root->context;
+    for (int i = 0; i < count; i++) {
+        MN_TRY(mn_tensor_check(context, inputs[i], "gradients: an input"));
+        if (!inputs[i]->requires_grad)
+            return mn_fail(context, MN_ERR_NO_GRADIENT,
+                           "gradients: input %d does not require a gradient", i);
+    }
+    return MN_OK;
+}
+
+/* Runs the pass from root with gradient 1; leaves its sums in pass->gradients. */
+static mn_status run_targets(mn_pass *pass, mn_tensor *root)
+{
+    mn_context *context = root->context;
+    mn_tensor *seed = mn_full(context, root->dtype, root->ndim, root->shape, 1);
+    MN_TRY(mn_error_status(context));
+    if (root->node)
+        return backward_graph(pass, root, seed);
+    for (int i = 0; i < pass->target_count; i++) {
+        MN_TRY(check_target(pass, root, i));
+        pass->gradients[i] = mn_retain(seed);
+    }
+    return MN_OK;
+}
+
+/* A sum as a tensor of the scope: a header of its own, because backward functions may give one
+ * tensor twice, or one of the graph; zeros if no gradient arrived. */
+static mn_tensor *finish(const mn_tensor *input, mn_tensor *sum)
+{
+    if (!mn_ok(input->context))
+        return NULL;
+    return sum ? mn_reshape(sum, sum->ndim, sum->shape)
+               : mn_full(input->context, input->dtype, input->ndim, input->shape, 0);
+}
+
+mn_status mn_gradients(mn_tensor *root, mn_tensor *const *inputs, int count, bool create_graph,
+                       mn_tensor **gradients)
+{
+    for (int i = 0; i < count && gradients; i++)
+        gradients[i] = NULL;
+    MN_TRY(check_root(root));
+    mn_context *context = root->context;
+    if (!inputs || !gradients || count < 1)
+        return mn_fail(context, MN_ERR_ARGUMENT, "gradients: %s",
+                       count < 1 ? "of no inputs" : "inputs or gradients are NULL");
+    MN_TRY(check_targets(root, inputs, count));
+    if (create_graph && context->no_grad)
+        return mn_fail(context, MN_ERR_STATE,
+                       "gradients: nothing is recorded inside of a no-grad section, so that "
+                       "create_graph must be false");
+    mn_pass pass = {.targets = inputs,
+                    .gradients = gradients,
+                    .target_count = count,
+                    .create_graph = create_graph};
+    mn_scope scope = mn_scope_begin(context);
+    run_targets(&pass, root);
+    mn_scope_end(context, scope);
+    for (int i = 0; i < count; i++) {
+        mn_tensor *sum = gradients[i];
+        gradients[i] = finish(inputs[i], sum);
+        mn_release(sum);
+    }
+    for (int i = 0; i < count && !mn_ok(context); i++)
+        gradients[i] = NULL;
+    return context->error.status;
 }

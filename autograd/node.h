@@ -37,6 +37,7 @@ struct mn_node {
     size_t bytes;
     int references;
     bool used;         /* backward has been here and dropped what it saved */
+    bool needed;       /* by the pass that runs: something that it wants lies behind */
     uint64_t sequence; /* larger than that of all producers */
     uint64_t pass;     /* last backward that found it */
     uint64_t scaling;  /* of the loss that a grad scaler has made here; else 0 */
@@ -49,15 +50,20 @@ struct mn_node {
 
 typedef struct mn_autograd {
     uint64_t sequence, passes;
+    const mn_op *running; /* op whose backward runs */
     mn_sections no_grad;
 } mn_autograd;
 
-/* One backward. */
+/* One backward: into the leaves, or, with targets, into gradients of theirs. */
 typedef struct mn_pass {
     uint64_t number;
     mn_node *nodes;
     mn_grad_state state; /* that it leaves leaves in: PLAIN or SCALED */
     uint64_t scaling;    /* which scaler at which of its scales; 0: not known, or plain */
+    mn_tensor *const *targets; /* [target_count], NULL: the leaves */
+    mn_tensor **gradients;     /* sums so far, each with a reference; NULL: nothing arrived */
+    int target_count;
+    bool create_graph; /* record what it does and keep the graph */
 } mn_pass;
 
 /* The context's state, made when it is not there; NULL records an error. */

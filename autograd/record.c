@@ -34,7 +34,7 @@ mn_autograd *mn_autograd_state(mn_context *context)
 
 bool mn_is_recording(const mn_context *context)
 {
-    return !context->no_grad && !context->in_backward;
+    return !context->no_grad && (!context->in_backward || context->create_graph);
 }
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
@@ -172,14 +172,34 @@ static void attach_outputs(mn_node *node, mn_tensor *const *outputs)
     }
 }
 
+/* In a backward that is recorded, an op that no gradient flows through would make what comes of it
+ * wrong without a word. */
+static mn_status check_twice(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
+                             int input_count, mn_tensor *const *outputs)
+{
+    bool floating = false, refused = false;
+    for (int i = 0; i < op->outputs; i++)
+        floating = floating || (outputs[i] && mn_dtype_is_float(outputs[i]->dtype));
+    for (int i = 0; i < input_count; i++)
+        refused =
+            refused || (inputs[i] && inputs[i]->requires_grad && !(op->differentiable >> i & 1u));
+    if (!context->in_backward || !floating || !refused)
+        return MN_OK;
+    return mn_fail(context, MN_ERR_UNSUPPORTED, "the backward of %s cannot be differentiated",
+                   mn_autograd_state(context)->running->name);
+}
+
 mn_status mn_record(mn_context *context, const mn_op *op, mn_tensor *const *inputs, int input_count,
                     const void *attributes, mn_tensor *const *outputs)
 {
     MN_TRY(mn_error_status(context));
     bool wanted = false;
+    if (!mn_is_recording(context))
+        return MN_OK;
+    MN_TRY(check_twice(context, op, inputs, input_count, outputs));
     for (int i = 0; i < input_count; i++)
         wanted = wanted || wants_gradient(op, i, inputs[i]);
-    if (!wanted || !op->backward || !mn_is_recording(context))
+    if (!wanted || !op->backward)
         return MN_OK;
     mn_node *node = node_create(context, op, input_count, attributes);
     if (!node)

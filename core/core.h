@@ -158,8 +158,9 @@ struct mn_context {
     mn_cast_hook cast_hook;
     bool closed;
     bool in_backward;
-    bool rehearsing; /* dispatch does all but the work: what can run out of memory does so now */
-    bool no_grad;    /* inside a no-grad section */
+    bool create_graph; /* backward is itself recorded */
+    bool rehearsing;   /* dispatch does all but the work: what can run out of memory does so now */
+    bool no_grad;      /* inside a no-grad section */
     uint64_t errors_cleared;
     /* Counts scales of all scalers, so that each has a number of its own. */
     uint64_t last_scaling;

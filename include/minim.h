@@ -432,6 +432,17 @@ MN_API void mn_no_grad_end(mn_context *context);
  * element. The graph is freed as it is used; a second backward through it is an error. After a
  * failure gradients are invalid until mn_zero_grad. */
 MN_API mn_status mn_backward(mn_tensor *root, double weight);
+/* d(root)/d(inputs[i]) as gradients[i], tensors of the scope in the inputs' dtypes and shapes (uses
+ * of one input are summed in its dtype); as torch.autograd.grad. root: one element. Inputs: leaves
+ * or results that require a gradient; the gradient of no leaf is touched. create_graph: the
+ * gradients are recorded, so that a penalty on them or gradients of them can be taken, and the
+ * graph of root is kept; else what of it was used is freed. Only ops whose backward is made of
+ * differentiable ops can be differentiated twice; others are MN_ERR_UNSUPPORTED, naming the op,
+ * where create_graph meets them. An input that root does not depend on is MN_ERR_NO_GRADIENT; zeros
+ * are given where the derivative is zero. create_graph inside of a no-grad section is MN_ERR_STATE.
+ * On failure all gradients are NULL. */
+MN_API mn_status mn_gradients(mn_tensor *root, mn_tensor *const *inputs, int count,
+                              bool create_graph, mn_tensor **gradients);
 
 typedef struct mn_gradcheck_options {
     size_t size;
@@ -439,7 +450,8 @@ typedef struct mn_gradcheck_options {
     double tolerance; /* relative to max(1, |gradient|), default 1e-5 */
 } mn_gradcheck_options;
 MN_API mn_gradcheck_options mn_gradcheck_options_default(void);
-/* Builds a function's result from inputs; returns NULL on failure. Called many times. */
+/* Builds a function's result from inputs; returns NULL on failure. Called many times; where it
+ * takes gradients itself (mn_gradients), derivatives of higher order are checked. */
 typedef mn_tensor *(*mn_function)(mn_context *context, mn_tensor **inputs, int count, void *user);
 /* Compares the gradient of sum(c * function(inputs)), c fixed pseudo-random, with central
  * differences for every element of every input that requires a gradient. Inputs must be f64.
@@ -541,6 +553,11 @@ MN_API mn_tensor *mn_grad_scaler_scale(mn_grad_scaler *scaler, mn_tensor *loss, 
 /* Backward of that; marks the gradients as scaled. Meeting plain or unscaled gradients, ones
  * of another scale, or ones left over from a finished step, is MN_ERR_STATE. */
 MN_API mn_status mn_grad_scaler_backward(mn_grad_scaler *scaler, mn_tensor *loss, double weight);
+/* tensor / scale in f32 (f64 for f64), recorded; the tensor itself if disabled. For gradients of a
+ * scaled loss that mn_gradients gives, before update: a penalty on them is added to the unscaled
+ * loss, and the sum goes through mn_grad_scaler_backward (as PyTorch's "gradient penalty" example
+ * with inv_scale). */
+MN_API mn_tensor *mn_grad_scaler_unscale_tensor(mn_grad_scaler *scaler, mn_tensor *tensor);
 /* Divides the scale out of the optimizer's gradients, checking them before and after. Once per
  * step. Optional: mn_grad_scaler_step does it if needed. */
 MN_API mn_status mn_grad_scaler_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer);

@@ -77,7 +77,10 @@ typedef struct mn_infer {
 /* Records "layer path: op: your text (a [2,3] f32, b [4] f32)" as the pending error; returns it. */
 MN_API mn_status mn_infer_error(mn_infer *infer, mn_status status, const char *format, ...);
 
-/* What backward works on. Saved tensors are NULL unless the descriptor's masks name them. */
+/* What backward works on. Saved tensors are NULL unless the descriptor's masks name them. Under
+ * mn_gradients with create_graph what backward applies is recorded, and saved tensors are part of
+ * the graph: a backward that is to be differentiated is made of differentiable ops only. One that
+ * leaves grad_in[i] NULL says that the gradient of input i is zero. */
 typedef struct mn_backward_call {
     mn_context *context;
     const struct mn_op *op;

@@ -28,6 +28,25 @@ mn_status mn_backward_conv2d(mn_backward_call *call)
     return mn_give_result(call, 2, MN_OP_sum, call->grad_out, 1, &positions);
 }
 
+/* Both gradients are linear in g and in the other operand: that of g is the convolution itself,
+ * that of the other operand the other gradient. */
+mn_status mn_backward_conv2d_backward(mn_backward_call *call)
+{
+    const bool of_input = call->op == &mn_ops[MN_OP_conv2d_backward_input];
+    const mn_op_id other = of_input ? MN_OP_conv2d_backward_weight : MN_OP_conv2d_backward_input;
+    mn_tensor *const x = of_input ? call->grad_out[0] : call->in[1];
+    mn_tensor *const w = of_input ? call->in[1] : call->grad_out[0];
+    mn_tensor *const forward[2] = {x, w}, *const adjoint[2] = {call->in[0], call->grad_out[0]};
+    mn_conv2d_attributes attributes;
+    memcpy(&attributes, call->attributes, sizeof attributes);
+    memset(attributes.extent, 0, sizeof attributes.extent);
+    if (call->needs[0])
+        MN_TRY(mn_give_result(call, 0, MN_OP_conv2d, forward, 2, &attributes));
+    attributes.extent[0] = call->in_view[1].shape[1];
+    attributes.extent[1] = call->in_view[1].shape[2];
+    return call->needs[1] ? mn_give_result(call, 1, other, adjoint, 2, &attributes) : MN_OK;
+}
+
 mn_status mn_backward_max_pool2d(mn_backward_call *call)
 {
     mn_tensor *const inputs[2] = {call->grad_out[0], call->in[0]};
