@@ -197,6 +197,29 @@ mn_status mn_grad_scaler_backward(mn_grad_scaler *scaler, mn_tensor *loss, doubl
     return mn_error_status(context);
 }
 
+/* 1 / scale is made as for the optimizer's gradients, of a one on the device. */
+mn_tensor *mn_grad_scaler_unscale_tensor(mn_grad_scaler *scaler, mn_tensor *tensor)
+{
+    static const int64_t size[1] = {MN_RECORD_SIZE};
+    if (mn_grad_scaler_check(scaler) != MN_OK || settle(scaler) != MN_OK)
+        return NULL;
+    mn_context *context = scaler->context;
+    if (mn_tensor_check(context, tensor, "grad scaler: the tensor") != MN_OK)
+        return NULL;
+    if (!mn_dtype_is_float(tensor->dtype)) {
+        mn_fail(context, MN_ERR_DTYPE, "grad scaler: a tensor of %s cannot be unscaled",
+                mn_dtype_name(tensor->dtype));
+        return NULL;
+    }
+    if (!scaler->options.enabled)
+        return tensor;
+    mn_tensor *one = mn_full(context, tensor->dtype == MN_F64 ? MN_F64 : MN_F32, 0, NULL, 1);
+    mn_tensor *const inputs[3] = {one, scaler->record, mn_full(context, MN_F64, 1, size, 0)};
+    if (mn_dispatch(context, &mn_ops[MN_OP_grad_unscale], inputs, 3, NULL, false, NULL) != MN_OK)
+        return NULL;
+    return mn_mul(one->dtype == tensor->dtype ? tensor : mn_cast(tensor, one->dtype), one);
+}
+
 /* ---- unscale, step, update ------------------------------------------------------------------- */
 
 static mn_status check_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
