@@ -1,6 +1,6 @@
-/* Runs every op case: finite differences in f64, each dtype and kernel set against the f64
- * reference, thread counts and the deferred device bit for bit, NaN in the tail, and whether each
- * op has a case.
+/* Runs every op case: finite differences in f64 of the result and of its gradients, each dtype and
+ * kernel set against the f64 reference, thread counts and the deferred device bit for bit, NaN in
+ * the tail, and whether each op has a case.
  *
  * Bounds, relative to the largest magnitude of the tensor (forward result or gradient): f32 2e-6,
  * f16 2^-9, bf16 2^-6: a few roundings of the result's and the intermediate gradients' dtype. */
@@ -191,6 +191,63 @@ START_TEST(finite_differences)
 }
 END_TEST
 
+/* sum(c * y * y) of the case's result y, so that what its backward is given depends on the inputs
+ * too; plus sum(c * g) of each gradient g of that. */
+static mn_tensor *with_gradients(mn_context *ctx, mn_tensor **inputs, int count, void *user)
+{
+    const op_case *c = user;
+    mn_tensor *wanted[CASE_INPUTS], *gradients[CASE_INPUTS];
+    int wanted_count = 0;
+    for (int i = 0; i < count; i++)
+        if (mn_case_wants_gradient(c, i))
+            wanted[wanted_count++] = inputs[i];
+    mn_tensor *y = as_function(ctx, inputs, count, user);
+    mn_tensor *sum = weigh(ctx, mn_mul(y, y));
+    if (mn_gradients(sum, wanted, wanted_count, true, gradients) != MN_OK)
+        return NULL;
+    for (int i = 0; i < wanted_count; i++)
+        sum = mn_add(sum, weigh(ctx, gradients[i]));
+    return sum;
+}
+
+static void check_refused(mn_context *ctx, const op_case *c, mn_tensor **in)
+{
+    ck_assert_ptr_null(with_gradients(ctx, in, mn_case_inputs(c), (void *)(uintptr_t)c));
+    ck_assert_msg(mn_error_status(ctx) == MN_ERR_UNSUPPORTED, "%s: %s", c->name,
+                  mn_error_message(ctx));
+    const char *text = strstr(mn_error_message(ctx), "the backward of ");
+    bool named = false;
+    for (int op = 0; op < MN_OP_COUNT && text != NULL; op++)
+        named = named || (strstr(text, mn_ops[op].name) != NULL && mn_ops[op].backward != NULL);
+    ck_assert_msg(named, "%s: %s", c->name, mn_error_message(ctx));
+}
+
+/* Backward of backward: finite differences of the gradients, or a clear refusal. */
+START_TEST(second_differences)
+{
+    const op_case *c = mn_case_at(_i);
+    setting s = {"cpu", MN_KERNELS_AUTO, 1, MN_F64, MN_F64, false};
+    int64_t elements = 0;
+    if (c->forward_only)
+        return;
+    mn_context *ctx = open_context(&s);
+    mn_tensor *in[CASE_INPUTS];
+    mn_scope scope = mn_scope_begin(ctx);
+    make_inputs(ctx, c, &s, in);
+    for (int i = 0; i < mn_case_inputs(c); i++)
+        elements += mn_tensor_numel(in[i]);
+    if (c->once)
+        check_refused(ctx, c, in);
+    else if (elements <= 600) { /* as above; and larger sums hide a step in their rounding */
+        mn_status status =
+            mn_gradcheck(ctx, with_gradients, (void *)(uintptr_t)c, in, mn_case_inputs(c), NULL);
+        ck_assert_msg(status == MN_OK, "%s: %s", c->name, mn_error_message(ctx));
+    }
+    mn_scope_end(ctx, scope);
+    mn_context_free(ctx);
+}
+END_TEST
+
 START_TEST(dtypes_against_f64)
 {
     static const struct {
@@ -280,6 +337,7 @@ int main(void)
     TCase *cases = tcase_create("cases");
     tcase_set_timeout(cases, 120);
     tcase_add_loop_test(cases, finite_differences, 0, mn_case_count());
+    tcase_add_loop_test(cases, second_differences, 0, mn_case_count());
     tcase_add_loop_test(cases, dtypes_against_f64, 0, mn_case_count());
     tcase_add_loop_test(cases, same_bits_on_threads_and_deferred, 0, mn_case_count());
     tcase_add_loop_test(cases, nan_in_the_tail, 0, mn_case_count());
