@@ -58,8 +58,8 @@ typedef struct mn_autograd {
 typedef struct mn_pass {
     uint64_t number;
     mn_node *nodes;
-    mn_grad_state state; /* that it leaves leaves in: PLAIN or SCALED */
-    uint64_t scaling;    /* which scaler at which of its scales; 0: not known, or plain */
+    mn_grad_state state;       /* that it leaves leaves in: PLAIN or SCALED */
+    uint64_t scaling;          /* which scaler at which of its scales; 0: not known, or plain */
     mn_tensor *const *targets; /* [target_count], NULL: the leaves */
     mn_tensor **gradients;     /* sums so far, each with a reference; NULL: nothing arrived */
     int target_count;
