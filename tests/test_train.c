@@ -212,6 +212,26 @@ START_TEST(test_resume_is_exact)
 }
 END_TEST
 
+/* Each optimizer with a schedule of its own, stopped within the warm-up and after it. */
+START_TEST(test_resume_optimizers)
+{
+    static const char *const optimizers[] = {"adam", "adamw", "rmsprop"};
+    mn_train_options options = small_run();
+    options.data = "synthetic:8x8x1:3:48";
+    options.optimizer = optimizers[_i];
+    options.amp = _i == 0 ? MN_F16 : MN_F32;
+    options.scaler.init_scale = 1ll << 28;
+    options.lr = (double)NAN;
+    options.schedule = _i == 0   ? MN_SCHEDULE_COSINE
+                       : _i == 1 ? MN_SCHEDULE_STEP
+                                 : MN_SCHEDULE_ONE_CYCLE;
+    options.warmup = _i < 2 ? 2 : 0;
+    options.step_size = 2;
+    options.gamma = 0.5;
+    check_resume(options, _i == 1 ? 1 : 4, 2);
+}
+END_TEST
+
 START_TEST(test_resume_accumulated_batch_norm)
 {
     mn_train_options options = small_run();
@@ -297,11 +317,13 @@ START_TEST(test_identity)
     options.checkpoint = NULL;
     options.notice = notice;
     options.lr = 0.1;
+    options.gamma = 0.3;
     options.batch = 8;
     options.rules = "softmax=LOWER";
     run_fails(&options, MN_ERR_MISMATCH,
               (const char *const[]){"belongs to another run", "--lr 0.02 there, 0.1 here",
-                                    "--batch 16 there, 8 here", "planned steps", "rules", NULL});
+                                    "--gamma 0.1 there, 0.3 here", "--batch 16 there, 8 here",
+                                    "planned steps", "rules", NULL});
     options.resume_anyway = true;
     run_and_forget(&options);
     ck_assert_ptr_nonnull(strstr(noticed, "--lr 0.02 there"));
@@ -497,11 +519,21 @@ START_TEST(test_bad_options)
     o.accumulate = INT64_MAX;
     run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--accumulate", NULL});
     o = small_run();
-    o.optimizer = "adam";
-    run_fails(&o, MN_ERR_UNSUPPORTED, (const char *const[]){"adam", "sgd", NULL});
+    o.optimizer = "lion";
+    run_fails(&o, MN_ERR_UNSUPPORTED, (const char *const[]){"lion", "sgd", "adamw", NULL});
     o = small_run();
-    o.lr = (double)NAN;
+    o.lr = (double)INFINITY;
     run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--lr", NULL});
+    o = small_run();
+    o.schedule = MN_SCHEDULE_STEP;
+    run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--step-size", NULL});
+    o = small_run();
+    o.warmup = 14;
+    run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--warmup 14", "planned steps, 14", NULL});
+    o.schedule = MN_SCHEDULE_ONE_CYCLE;
+    run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--warmup", "onecycle", NULL});
+    o.schedule = (mn_schedule_kind)4;
+    run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--schedule", NULL});
     o = small_run();
     o.validation = 1.0;
     run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--validation", NULL});
@@ -564,6 +596,7 @@ int main(void)
     tcase_add_loop_test(learn, test_learns, 0, 3);
     tcase_add_test(learn, test_windows_are_means);
     tcase_add_loop_test(resume, test_resume_is_exact, 0, 7);
+    tcase_add_loop_test(resume, test_resume_optimizers, 0, 3);
     tcase_add_loop_test(resume, test_resume_accumulated_batch_norm, 0, 2);
     tcase_add_test(resume, test_resume_ends_short_epoch);
     tcase_add_test(resume, test_checkpoint_every);

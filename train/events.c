@@ -38,6 +38,9 @@ static const mn_field run_fields[] = {
     {"weight_decay", MN_FIELD_NUMBER, AT(weight_decay)},
 };
 static const mn_field more_fields[] = {
+    {"warmup", MN_FIELD_INTEGER, AT(warmup)},
+    {"step_size", MN_FIELD_INTEGER, AT(step_size)},
+    {"gamma", MN_FIELD_NUMBER, AT(gamma)},
     {"clip_norm", MN_FIELD_NUMBER, AT(clip_norm)},
     {"init_scale", MN_FIELD_NUMBER, AT(scaler.init_scale)},
     {"growth_factor", MN_FIELD_NUMBER, AT(scaler.growth_factor)},
