@@ -87,15 +87,14 @@ mn_status mn_check_amp(mn_dtype amp, mn_error *error)
                         mn_dtype_name(amp));
 }
 
-/* NaN if there is no such optimizer. */
-static double default_lr(const char *optimizer)
+double mn_default_lr(const char *optimizer)
 {
     static const struct {
         const char *name;
         double lr;
     } known[] = {{"sgd", 0.05}, {"adam", 1e-3}, {"adamw", 1e-3}, {"rmsprop", 1e-3}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(optimizer, known[i].name) == 0)
+        if (optimizer && strcmp(optimizer, known[i].name) == 0)
             return known[i].lr;
     return (double)NAN;
 }
@@ -144,7 +143,7 @@ static mn_status check_numbers(const mn_train_options *o, mn_error *error)
 static mn_status check_choices(const mn_train_options *o, mn_error *error)
 {
     MN_TRY(mn_check_amp(o->amp, error));
-    if (isnan(default_lr(o->optimizer)))
+    if (isnan(mn_default_lr(o->optimizer)))
         return mn_error_set(error, MN_ERR_UNSUPPORTED,
                             "--optimizer %.100s is not available; there are sgd, adam, adamw and "
                             "rmsprop",
@@ -176,7 +175,7 @@ mn_status mn_train_options_read(const mn_train_options *given, mn_train_options 
         options->optimizer = defaults.optimizer;
     MN_TRY(check_choices(options, error));
     if (isnan(options->lr))
-        options->lr = default_lr(options->optimizer);
+        options->lr = mn_default_lr(options->optimizer);
     MN_TRY(check_integers(options, error));
     return check_numbers(options, error);
 }
