@@ -259,7 +259,7 @@ START_TEST(test_group_refusals)
     mn_context *ctx = mn_check_context("cpu");
     mn_tensor *p[4];
     for (int i = 0; i < 4; i++)
-        p[i] = parameter(ctx, "abcd" + i, MN_F32);
+        p[i] = parameter(ctx, &"abcd"[i], MN_F32);
     mn_optimizer *optimizer = mn_adam_create(ctx, p, 1, NULL);
     mn_param_group_options group = mn_param_group_options_default();
     ck_assert_int_eq(mn_optimizer_add_group(optimizer, p + 1, 2, NULL), MN_OK);
