@@ -124,9 +124,12 @@ mn_status mn_leaf_accumulate(mn_tensor *tensor, mn_tensor *gradient, const mn_pa
                                             tensor->ndim, tensor->shape);
     if (!leaf || !leaf->grad)
         return context->error.status;
+    static const mn_blend_attributes sum = {1, 1};
     mn_tensor *inputs[2] = {leaf->grad, gradient};
-    mn_dispatch1(context, leaf->state == MN_GRAD_NONE ? MN_OP_assign : MN_OP_accumulate, inputs, 2,
-                 NULL);
+    if (leaf->state == MN_GRAD_NONE)
+        mn_dispatch1(context, MN_OP_assign, inputs, 2, NULL);
+    else
+        mn_dispatch1(context, MN_OP_blend, inputs, 2, &sum);
     MN_TRY(mn_error_status(context));
     leaf->state = pass->state;
     leaf->scaling = pass->scaling;

@@ -34,6 +34,7 @@ static const option options[] = {
      "bench"},
     {"checkpoint", "FILE", "checkpoint to evaluate", TEXT, AT(train.checkpoint), 0, "eval"},
     {"steps", "N", "timed steps (default 50)", WHOLE, AT(train.steps), 1, "bench"},
+    {"warmup", "N", "steps before timing starts (default 5)", WHOLE, AT(warmup), 0, "bench"},
     {"data", "SPEC", "fashion-mnist[:DIR] (default), mnist:DIR, synthetic:HxWxC:CLASSES[:COUNT]",
      TEXT, AT(train.data), 0, NULL},
     {"model", "NAME", "lenet5 (default) or cnn-small", TEXT, AT(train.model), 0, NULL},
@@ -49,11 +50,21 @@ static const option options[] = {
     {"batch", "N", "images of a micro-batch (default 64)", WHOLE, AT(train.batch), 1, NULL},
     {"accumulate", "N", "micro-batches of a step (default 1)", WHOLE, AT(train.accumulate), 1,
      NULL},
-    {"optimizer", "NAME", "sgd (default)", TEXT, AT(train.optimizer), 0, NULL},
-    {"lr", "X", "learning rate (default 0.05)", NUMBER, AT(train.lr), 0, NULL},
-    {"momentum", "X", "momentum (default 0.9)", NUMBER, AT(train.momentum), 0, NULL},
+    {"optimizer", "NAME", "sgd (default), adam, adamw or rmsprop", TEXT, AT(train.optimizer), 0,
+     NULL},
+    {"lr", "X", "learning rate (default 0.05; adam, adamw, rmsprop: 1e-3)", NUMBER, AT(train.lr), 0,
+     NULL},
+    {"momentum", "X", "momentum of sgd and rmsprop, else ignored (default 0.9)", NUMBER,
+     AT(train.momentum), 0, NULL},
     {"weight-decay", "X", "weight decay (default 5e-4)", NUMBER, AT(train.weight_decay), 0, NULL},
-    {"schedule", "NAME", "cosine (default) or constant", SCHEDULE, AT(train.schedule), 0, NULL},
+    {"schedule", "NAME", "constant, step, cosine (default) or onecycle", SCHEDULE,
+     AT(train.schedule), 0, NULL},
+    {"warmup", "N", "steps of linear warm-up before the schedule (default 0)", WHOLE,
+     AT(train.warmup), 0, NULL},
+    {"step-size", "N", "of --schedule step: steps between its drops", WHOLE, AT(train.step_size), 1,
+     NULL},
+    {"gamma", "X", "of --schedule step: factor of a drop (default 0.1)", NUMBER, AT(train.gamma), 0,
+     NULL},
     {"clip-norm", "X", "clip the gradient's 2-norm to X (default: no)", NUMBER, AT(train.clip_norm),
      0, NULL},
     {"init-scale", "X", "first loss scale of fp16 (default 65536)", NUMBER,
@@ -78,7 +89,6 @@ static const option options[] = {
     {"margin", "X", "bound of the verdict in percentage points (default 0.6)", NUMBER, AT(margin),
      0, NULL},
     {"report", "DIR", "folder for report.json and report.html", TEXT, AT(report), 0, NULL},
-    {"warmup", "N", "steps before timing starts (default 5)", WHOLE, AT(warmup), 0, NULL},
     {"quiet", NULL, "no progress on standard error", FLAG, AT(quiet), 0, NULL},
     {"json", NULL, "result as one line of JSON on standard output", FLAG, AT(json), 0, NULL},
 };
@@ -186,6 +196,24 @@ const char *cli_amp_name(mn_dtype amp)
     return modes[i].name;
 }
 
+static bool parse_schedule(const char *text, mn_schedule_kind *kind)
+{
+    static const struct {
+        const char *name;
+        mn_schedule_kind kind;
+    } schedules[] = {{"constant", MN_SCHEDULE_CONSTANT},
+                     {"step", MN_SCHEDULE_STEP},
+                     {"cosine", MN_SCHEDULE_COSINE},
+                     {"onecycle", MN_SCHEDULE_ONE_CYCLE}};
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(text, schedules[i].name) != 0)
+            continue;
+        *kind = schedules[i].kind;
+        return true;
+    }
+    return false;
+}
+
 static bool parse_seed(const char *text, uint64_t *seed)
 {
     char *end;
@@ -223,11 +251,7 @@ static const char *store(const option *opt, const char *text, settings *set)
     case AMP:
         return parse_amp(text, at) ? NULL : "expected off, bf16 or fp16, got";
     case SCHEDULE:
-        *(mn_schedule_kind *)at =
-            strcmp(text, "cosine") == 0 ? MN_SCHEDULE_COSINE : MN_SCHEDULE_CONSTANT;
-        return strcmp(text, "cosine") == 0 || strcmp(text, "constant") == 0
-                   ? NULL
-                   : "expected cosine or constant, got";
+        return parse_schedule(text, at) ? NULL : "expected constant, step, cosine or onecycle, got";
     }
     return "cannot be set to";
 }

@@ -86,7 +86,7 @@ mn_status mn_value_check(mn_context *context, mn_dtype dtype, double value)
         fits = isfinite(load_f64(dtype, bits));
     mn_fp_restore(mode);
     if (!fits)
-        return mn_fail(context, MN_ERR_DTYPE, "fill: %.17g does not fit %s", value,
+        return mn_fail(context, MN_ERR_DTYPE, "the value %.17g does not fit %s", value,
                        mn_dtype_name(dtype));
     return MN_OK;
 }

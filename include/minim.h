@@ -278,6 +278,14 @@ MN_API mn_status mn_tensor_mark_dirty(mn_tensor *tensor);
 MN_API mn_status mn_tensor_copy(mn_tensor *dst, const mn_tensor *src);
 /* Every element = value, checked as in mn_full. */
 MN_API mn_status mn_tensor_fill(mn_tensor *tensor, double value);
+/* Arithmetic in place, on floating tensors; refuses what mn_tensor_copy refuses and bumps the
+ * version. Computed in f32 (f64 for f64), rounded once to the tensor's dtype.
+ *   add    dst += alpha src; same shape, dtypes may differ
+ *   scale  x = factor x + shift
+ *   clamp  x = min(max(x, low), high), NaN staying; either limit may be infinite, none NaN */
+MN_API mn_status mn_tensor_add(mn_tensor *dst, const mn_tensor *src, double alpha);
+MN_API mn_status mn_tensor_scale(mn_tensor *tensor, double factor, double shift);
+MN_API mn_status mn_tensor_clamp(mn_tensor *tensor, double low, double high);
 
 /* ---------------------------------------------------------------------------------------------
  * Ops. Each returns a new tensor of the scope, recorded for backward if an input requires a
@@ -465,14 +473,23 @@ MN_API mn_status mn_gradcheck(mn_context *context, mn_function function, void *u
 
 typedef struct mn_optimizer mn_optimizer;
 
-/* Learning rate as a function of the number of APPLIED steps t. */
+/* Learning rate as a function of the number of APPLIED steps t. ONE_CYCLE (arXiv 1708.07120) is
+ * torch's OneCycleLR with lr as the maximum, its default numbers and no cycle of the momentum: by
+ * cosine from lr / 25 up to lr at 0.3 T - 1, then down to lr / 250000 at T - 1. */
 typedef enum mn_schedule_kind {
     MN_SCHEDULE_CONSTANT = 0, /* lr */
-    MN_SCHEDULE_COSINE = 1    /* lr * (1 + cos(pi * min(t, T) / T)) / 2; arXiv 1608.03983 */
+    MN_SCHEDULE_COSINE = 1,   /* lr * (1 + cos(pi * min(t, T) / T)) / 2; arXiv 1608.03983 */
+    MN_SCHEDULE_STEP = 2,     /* lr * gamma^floor(t / step_size) */
+    MN_SCHEDULE_ONE_CYCLE = 3
 } mn_schedule_kind;
 typedef struct mn_schedule {
     mn_schedule_kind kind;
-    int64_t total_steps; /* T, the planned number of steps */
+    int64_t total_steps; /* T, the planned number of steps; COSINE and ONE_CYCLE need it */
+    int64_t step_size;   /* STEP needs it, above 0 */
+    double gamma;        /* STEP; 0: 0.1 */
+    /* W first steps of lr (t + 1) / (W + 1), then the schedule with t - W and T - W; 0: none, as
+     * ONE_CYCLE wants it, which warms up itself. */
+    int64_t warmup_steps;
 } mn_schedule;
 
 typedef struct mn_sgd_options {
@@ -490,7 +507,56 @@ MN_API mn_sgd_options mn_sgd_options_default(void);
  * mn_optimizer_free. */
 MN_API mn_optimizer *mn_sgd_create(mn_context *context, mn_tensor *const *parameters, int count,
                                    const mn_sgd_options *options);
+
+typedef struct mn_adam_options {
+    size_t size;
+    double lr;            /* default 1e-3 */
+    double beta1, beta2;  /* default 0.9, 0.999; in [0, 1) */
+    double eps;           /* default 1e-8 */
+    double weight_decay;  /* default 0; AdamW 1e-2 */
+    bool decoupled;       /* AdamW: p -= lr weight_decay p, instead of g += weight_decay p */
+    mn_schedule schedule; /* default constant */
+} mn_adam_options;
+MN_API mn_adam_options mn_adam_options_default(void);
+MN_API mn_adam_options mn_adamw_options_default(void);
+
+/* Adam (Kingma and Ba, arXiv 1412.6980) and AdamW (Loshchilov and Hutter, arXiv 1711.05101) as
+ * PyTorch's: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; p -= lr (m / (1 -
+ * beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps). t is the number of the optimizer's applied steps,
+ * this one included; skipped ones do not count. Ownership as mn_sgd_create. */
+MN_API mn_optimizer *mn_adam_create(mn_context *context, mn_tensor *const *parameters, int count,
+                                    const mn_adam_options *options);
+
+typedef struct mn_rmsprop_options {
+    size_t size;
+    double lr;            /* default 0.01 */
+    double alpha;         /* default 0.99; in [0, 1) */
+    double eps;           /* default 1e-8 */
+    double momentum;      /* default 0; in [0, 1) */
+    double weight_decay;  /* default 0; added to the gradient: g += weight_decay * p */
+    mn_schedule schedule; /* default constant */
+} mn_rmsprop_options;
+MN_API mn_rmsprop_options mn_rmsprop_options_default(void);
+
+/* RMSprop as PyTorch's: s = alpha s + (1 - alpha) g^2; step = g / (sqrt(s) + eps), or with momentum
+ * b = momentum b + that, step = b; p -= lr step. Ownership as mn_sgd_create. */
+MN_API mn_optimizer *mn_rmsprop_create(mn_context *context, mn_tensor *const *parameters, int count,
+                                       const mn_rmsprop_options *options);
 MN_API void mn_optimizer_free(mn_optimizer *optimizer);
+
+typedef struct mn_param_group_options {
+    size_t size;
+    double lr, weight_decay; /* default NAN: those that the optimizer was made with */
+} mn_param_group_options;
+MN_API mn_param_group_options mn_param_group_options_default(void);
+/* More parameters, with a learning rate and weight decay of their own; the schedule multiplies all
+ * learning rates. Group 0 is what the optimizer was made with, each call makes the next. Until the
+ * first step or load; no parameter may come twice. On an error nothing is added. */
+MN_API mn_status mn_optimizer_add_group(mn_optimizer *optimizer, mn_tensor *const *parameters,
+                                        int count, const mn_param_group_options *options);
+/* Sets the learning rate of a group, which the schedule multiplies; between steps. Like all options
+ * it is not saved. */
+MN_API mn_status mn_optimizer_set_lr(mn_optimizer *optimizer, int group, double lr);
 
 /* What became of a step. */
 typedef enum mn_step_outcome { MN_STEP_APPLIED = 0, MN_STEP_SKIPPED = 1 } mn_step_outcome;
@@ -505,15 +571,37 @@ MN_API mn_status mn_optimizer_zero_grad(mn_optimizer *optimizer);
  * (Pascanu et al. 2013, arXiv 1211.5063). max_norm INFINITY measures only. Gradients that are still
  * scaled are an error: unscale first. *norm, if given, gets the norm (waits for the device). */
 MN_API mn_status mn_clip_grad_norm(mn_optimizer *optimizer, double max_norm, double *norm);
+/* Every element of every gradient to [-limit, limit]; NaN stays. limit > 0. Gradients that are
+ * still scaled are an error. */
+MN_API mn_status mn_clip_grad_value(mn_optimizer *optimizer, double limit);
 
 typedef struct mn_optimizer_stats {
     int64_t applied, skipped; /* steps */
     int64_t nonfinite;        /* steps whose gradient was not finite (measured or skipped) */
-    double lr;                /* of the next step */
+    double lr;                /* of the next step, of group 0 */
     double grad_norm;         /* last norm measured */
 } mn_optimizer_stats;
 /* Waits for the device. */
 MN_API mn_status mn_optimizer_stats_get(mn_optimizer *optimizer, mn_optimizer_stats *stats);
+
+/* Exponential moving average of parameters (Polyak and Juditsky 1992), in f32 (f64 for f64), that
+ * begins at their values. */
+typedef struct mn_ema mn_ema;
+typedef struct mn_ema_options {
+    size_t size;
+    double decay; /* default 0.999; in [0, 1] */
+} mn_ema_options;
+MN_API mn_ema_options mn_ema_options_default(void);
+/* Keeps the parameters alive. Free with mn_ema_free. */
+MN_API mn_ema *mn_ema_create(mn_context *context, mn_tensor *const *parameters, int count,
+                             const mn_ema_options *options);
+MN_API void mn_ema_free(mn_ema *ema);
+/* average = decay average + (1 - decay) p, after a step; nothing if that step of `optimizer` was
+ * skipped, which the device decides. optimizer NULL: always. An error while swapped. */
+MN_API mn_status mn_ema_update(mn_ema *ema, const mn_optimizer *optimizer);
+/* Puts the averages into the parameters, for evaluation; the next call puts the parameters' own
+ * values back, bit for bit. */
+MN_API mn_status mn_ema_swap(mn_ema *ema);
 
 /* ---------------------------------------------------------------------------------------------
  * Automatic mixed precision
@@ -620,13 +708,16 @@ MN_API bool mn_state_dict_string(const mn_state_dict *dict, int64_t index, const
 MN_API mn_status mn_state_dict_write(mn_state_dict *dict, const char *path);
 MN_API mn_state_dict *mn_state_dict_read(mn_context *context, const char *path);
 
-/* Save and load of optimizers ("optimizer.<parameter>.momentum_buffer", ...) and scalers
- * ("scaler.scale", ...), into one dictionary with their model if you like. Load checks everything
- * first and changes nothing on an error. Options (learning rate, schedule, ...) are not saved: make
- * the optimizer with the same ones. Loading a scaler from a dictionary without scaler state leaves
- * it as it is. */
+/* Save and load of optimizers ("optimizer.<parameter>.momentum_buffer", and PyTorch's other names
+ * exp_avg, exp_avg_sq, square_avg; groups do not show), scalers ("scaler.scale", ...) and averages
+ * ("ema.<parameter>"), into one dictionary with their model if you like. Load checks everything
+ * first and changes nothing on an error; averages are loaded while not swapped. Options (learning
+ * rate, schedule, decay, ...) are not saved: make the optimizer with the same ones. Loading a
+ * scaler from a dictionary without scaler state leaves it as it is. */
 MN_API mn_status mn_optimizer_save_state(mn_optimizer *optimizer, mn_state_dict *dict);
 MN_API mn_status mn_optimizer_load_state(mn_optimizer *optimizer, const mn_state_dict *dict);
+MN_API mn_status mn_ema_save_state(mn_ema *ema, mn_state_dict *dict);
+MN_API mn_status mn_ema_load_state(mn_ema *ema, const mn_state_dict *dict);
 MN_API mn_status mn_grad_scaler_save_state(mn_grad_scaler *scaler, mn_state_dict *dict);
 MN_API mn_status mn_grad_scaler_load_state(mn_grad_scaler *scaler, const mn_state_dict *dict);
 
@@ -688,7 +779,7 @@ MN_API mn_status mn_module_set_training(mn_module *module, bool training);
 MN_API mn_tensor *const *mn_module_parameters(mn_module *module, int *count);
 /* Parameters and buffers under PyTorch's names. Load checks all names and shapes first; a tensor
  * that the module has not is MN_ERR_MISMATCH, but for names that begin with "optimizer.",
- * "scaler.", "progress." or "data.". */
+ * "scaler.", "ema.", "progress." or "data.". */
 MN_API mn_status mn_module_save_state(mn_module *module, mn_state_dict *dict);
 MN_API mn_status mn_module_load_state(mn_module *module, const mn_state_dict *dict);
 /* Floating-point operations of one forward pass of `batch` images (2 per multiply-add, convolution
@@ -851,20 +942,24 @@ typedef struct mn_train_options {
     int64_t epochs, steps;                  /* default 5, 0; steps > 0 replaces epochs */
     int64_t stop_after;        /* end after so many steps without changing the schedule; 0: no */
     int64_t batch, accumulate; /* default 64, 1 */
-    const char *optimizer;     /* default "sgd" */
-    double lr, momentum, weight_decay; /* default 0.05, 0.9, 5e-4 */
-    mn_schedule_kind schedule;         /* default cosine */
-    double clip_norm;                  /* default INFINITY */
-    mn_grad_scaler_options scaler;     /* `enabled` is ignored: the scaler is on for f16 */
-    uint64_t seed;                     /* default 1 */
-    double validation;                 /* fraction held out, default 0.1 */
-    int64_t limit;                     /* default 0: all images */
-    const char *rules;                 /* overrides "op=RULE,op=RULE" or NULL */
-    const char *checkpoint;            /* path or NULL */
-    int64_t checkpoint_every;          /* steps; 0: at the end only */
-    const char *resume;                /* path or NULL */
-    bool resume_anyway;                /* go on although the run's identity differs */
-    bool fp32_metrics;                 /* also evaluate in FP32 each epoch */
+    const char *optimizer;     /* "sgd" (default), "adam", "adamw" or "rmsprop" */
+    double lr;                 /* default NAN: 0.05 for sgd, 1e-3 for the others */
+    double momentum;           /* default 0.9; of sgd and rmsprop, the others have none */
+    double weight_decay;       /* default 5e-4; adamw: decoupled */
+    mn_schedule_kind schedule; /* default cosine over the planned steps */
+    int64_t warmup, step_size; /* as in mn_schedule, default 0 */
+    double gamma;              /* as in mn_schedule, default 0.1 */
+    double clip_norm;          /* default INFINITY */
+    mn_grad_scaler_options scaler; /* `enabled` is ignored: the scaler is on for f16 */
+    uint64_t seed;                 /* default 1 */
+    double validation;             /* fraction held out, default 0.1 */
+    int64_t limit;                 /* default 0: all images */
+    const char *rules;             /* overrides "op=RULE,op=RULE" or NULL */
+    const char *checkpoint;        /* path or NULL */
+    int64_t checkpoint_every;      /* steps; 0: at the end only */
+    const char *resume;            /* path or NULL */
+    bool resume_anyway;            /* go on although the run's identity differs */
+    bool fp32_metrics;             /* also evaluate in FP32 each epoch */
     mn_context_options context;
     mn_step_fn step; /* NULL: mn_step_default */
     void *step_user;

@@ -53,7 +53,7 @@ static mn_status load_slots(mn_module *module, const char *path, void *user)
 /* Entries of a dictionary that are not a module's carry one of these in front. */
 static bool is_foreign(const char *name)
 {
-    static const char *const prefixes[] = {"optimizer.", "scaler.", "progress.", "data."};
+    static const char *const prefixes[] = {"optimizer.", "scaler.", "ema.", "progress.", "data."};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
             return true;

@@ -2,6 +2,8 @@
  * begin with. */
 #include "ops/internal.h"
 
+#include <math.h>
+
 /* ---- helpers --------------------------------------------------------------------------------- */
 
 mn_context *mn_enter(mn_op_id id, mn_tensor *const *inputs, int count, int required)
@@ -33,19 +35,56 @@ mn_tensor *mn_clone(mn_tensor *x)
     return mn_apply1(MN_OP_copy, &x, 1, NULL);
 }
 
-mn_status mn_tensor_copy(mn_tensor *dst, const mn_tensor *src)
+/* Runs an op that writes dst, and may read src. */
+static mn_status write_tensor(mn_op_id op, const char *name, mn_tensor *dst, const mn_tensor *src,
+                              const void *attributes)
 {
     /* The op only reads its second input. */
     mn_tensor *const inputs[2] = {dst, (mn_tensor *)(uintptr_t)src};
-    mn_context *context = mn_enter(MN_OP_assign, inputs, 2, 2);
+    const int count = mn_ops[op].min_inputs;
+    mn_context *context = mn_enter(op, inputs, count, count);
     if (!context)
         return mn_error_status(mn_tensor_context(dst ? dst : src));
     bool recording = !context->no_grad && !context->in_backward;
     if (dst->node || (dst->requires_grad && recording))
         return mn_fail(context, MN_ERR_STATE,
-                       "tensor_copy: the destination is part of the graph being recorded; write to "
-                       "it inside mn_no_grad_begin and mn_no_grad_end, or detach it");
-    return mn_dispatch(context, &mn_ops[MN_OP_assign], inputs, 2, NULL, false, NULL);
+                       "%s: the destination is part of the graph being recorded; write to it "
+                       "inside mn_no_grad_begin and mn_no_grad_end, or detach it",
+                       name);
+    return mn_dispatch(context, &mn_ops[op], inputs, count, attributes, false, NULL);
+}
+
+mn_status mn_tensor_copy(mn_tensor *dst, const mn_tensor *src)
+{
+    return write_tensor(MN_OP_assign, "tensor_copy", dst, src, NULL);
+}
+
+/* ---- arithmetic in place --------------------------------------------------------------------- */
+
+mn_status mn_tensor_add(mn_tensor *dst, const mn_tensor *src, double alpha)
+{
+    const mn_blend_attributes attributes = {.a = 1, .b = alpha};
+    if (dst)
+        MN_TRY(mn_value_check(dst->context, mn_wide_dtype(dst->dtype), alpha));
+    return write_tensor(MN_OP_blend, "tensor_add", dst, src, &attributes);
+}
+
+mn_status mn_tensor_scale(mn_tensor *tensor, double factor, double shift)
+{
+    const mn_adjust_attributes attributes = {factor, shift, -(double)INFINITY, (double)INFINITY};
+    if (tensor) {
+        MN_TRY(mn_value_check(tensor->context, mn_wide_dtype(tensor->dtype), factor));
+        MN_TRY(mn_value_check(tensor->context, mn_wide_dtype(tensor->dtype), shift));
+    }
+    return write_tensor(MN_OP_adjust, "tensor_scale", tensor, NULL, &attributes);
+}
+
+mn_status mn_tensor_clamp(mn_tensor *tensor, double low, double high)
+{
+    const mn_adjust_attributes attributes = {1, 0, low, high};
+    if (tensor && mn_ok(tensor->context) && (isnan(low) || isnan(high)))
+        return mn_fail(tensor->context, MN_ERR_ARGUMENT, "tensor_clamp: a limit is NaN");
+    return write_tensor(MN_OP_adjust, "tensor_clamp", tensor, NULL, &attributes);
 }
 
 /* ---- fill ------------------------------------------------------------------------------------ */

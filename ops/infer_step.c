@@ -10,11 +10,17 @@ static mn_status need_wide(mn_infer *infer, int input, const char *name)
                           mn_dtype_name(dtype));
 }
 
-mn_status mn_infer_accumulate(mn_infer *infer)
+mn_status mn_infer_blend(mn_infer *infer)
 {
-    MN_TRY(need_wide(infer, 0, "the sum"));
+    MN_TRY(mn_need_float(infer, 0, "the sum"));
     MN_TRY(mn_need_float(infer, 1, "the addend"));
-    return mn_need_same_shape(infer, 1, "the addend", 0, "the sum");
+    MN_TRY(mn_need_same_shape(infer, 1, "the addend", 0, "the sum"));
+    return infer->in[2].present ? mn_need_record(infer, 2, "the optimizer's record") : MN_OK;
+}
+
+mn_status mn_infer_adjust(mn_infer *infer)
+{
+    return mn_need_float(infer, 0, "the tensor");
 }
 
 mn_status mn_infer_grad_unscale(mn_infer *infer)
@@ -30,26 +36,27 @@ mn_status mn_infer_grad_clip(mn_infer *infer)
     return mn_need_record(infer, 1, "the optimizer's record");
 }
 
-/* p, g, v or none, record, f16 shadow or none, bf16 shadow or none */
-mn_status mn_infer_sgd_step(mn_infer *infer)
+/* An operand of a step: absent, or of that dtype and the parameter's shape. */
+static mn_status need_like_parameter(mn_infer *infer, int input, const char *name, mn_dtype dtype)
 {
-    static const mn_dtype shadows[2] = {MN_F16, MN_BF16};
+    if (!infer->in[input].present)
+        return MN_OK;
+    MN_TRY(mn_need_dtype(infer, input, name, dtype));
+    return mn_need_same_shape(infer, input, name, 0, "the parameter");
+}
+
+/* p, g, state 0, state 1, record, f16 shadow, bf16 shadow; which states there must be is each op's
+ * set of optional inputs. */
+mn_status mn_infer_step(mn_infer *infer)
+{
     mn_dtype wide = mn_wide_dtype(infer->in[0].dtype);
     MN_TRY(mn_need_float(infer, 0, "the parameter"));
-    MN_TRY(mn_need_dtype(infer, 1, "the gradient", wide));
-    MN_TRY(mn_need_same_shape(infer, 1, "the gradient", 0, "the parameter"));
-    if (infer->in[2].present) {
-        MN_TRY(mn_need_dtype(infer, 2, "the momentum", wide));
-        MN_TRY(mn_need_same_shape(infer, 2, "the momentum", 0, "the parameter"));
-    }
-    MN_TRY(mn_need_record(infer, 3, "the optimizer's record"));
-    for (int i = 0; i < 2; i++) {
-        if (!infer->in[4 + i].present)
-            continue;
-        MN_TRY(mn_need_dtype(infer, 4 + i, "the shadow", shadows[i]));
-        MN_TRY(mn_need_same_shape(infer, 4 + i, "the shadow", 0, "the parameter"));
-    }
-    return MN_OK;
+    MN_TRY(need_like_parameter(infer, 1, "the gradient", wide));
+    MN_TRY(need_like_parameter(infer, 2, "the optimizer's state", wide));
+    MN_TRY(need_like_parameter(infer, 3, "the optimizer's state", wide));
+    MN_TRY(mn_need_record(infer, 4, "the optimizer's record"));
+    MN_TRY(need_like_parameter(infer, 5, "the shadow", MN_F16));
+    return need_like_parameter(infer, 6, "the shadow", MN_BF16);
 }
 
 mn_status mn_infer_record(mn_infer *infer)

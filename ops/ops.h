@@ -108,13 +108,23 @@ typedef struct mn_norm_attributes { /* grad_norm */
     int64_t first, last;            /* of the parameters in this norm */
     double max_norm;
 } mn_norm_attributes;
-typedef struct mn_sgd_attributes {
-    double momentum, weight_decay;
-    int64_t nesterov;
-} mn_sgd_attributes;
+typedef struct mn_blend_attributes { /* dst = a dst + b src */
+    double a, b;
+} mn_blend_attributes;
+typedef struct mn_adjust_attributes { /* x = min(max(scale x + shift, low), high) */
+    double scale, shift, low, high;
+} mn_adjust_attributes;
+typedef struct mn_step_attributes { /* sgd_step, adam_step, rmsprop_step */
+    double lr;                      /* times the record's factor */
+    double weight_decay;
+    double rate[2]; /* how much of state 0 and state 1 lasts: momentum, betas, alpha */
+    double eps;
+    int64_t variant; /* sgd: Nesterov; adam: decoupled weight decay */
+} mn_step_attributes;
 typedef struct mn_schedule_attributes { /* optimizer_finish */
-    int64_t kind, total_steps;
-    double base_lr;
+    int64_t kind, total_steps, step_size, warmup_steps;
+    double gamma;
+    double base_lr; /* for the report */
 } mn_schedule_attributes;
 typedef struct mn_weight_attributes { /* scaler_scale */
     double weight;
@@ -138,8 +148,8 @@ typedef enum mn_optimizer_slot {
     MN_OPT_NONFINITE,     /* steps with a non-finite gradient, as far as it was measured */
     MN_OPT_FOUND_INF,     /* 1: unscaling met a non-finite gradient in this step */
     MN_OPT_BAD_NORM,      /* 1: this step's norm was not finite */
-    MN_OPT_LR,            /* of the step to come */
-    MN_OPT_LR_USED,       /* of the last step */
+    MN_OPT_FACTOR,        /* of all learning rates in the step to come, by the schedule */
+    MN_OPT_LR_USED,       /* the first group's in the last step */
     MN_OPT_NORM_SQ,       /* sum in progress */
     MN_OPT_NORM,          /* last norm measured */
     MN_OPT_CLIP,          /* factor of grad_clip */

@@ -152,6 +152,23 @@ mn_status mn_clip_grad_norm(mn_optimizer *optimizer, double max_norm, double *no
     return MN_OK;
 }
 
+mn_status mn_clip_grad_value(mn_optimizer *optimizer, double limit)
+{
+    const mn_adjust_attributes attributes = {.scale = 1, .low = -limit, .high = limit};
+    MN_TRY(mn_optimizer_check(optimizer));
+    if (!(limit > 0))
+        return mn_fail(optimizer->context, MN_ERR_ARGUMENT,
+                       "clip_grad_value: limit is %g, must be positive", limit);
+    MN_TRY(check_unscaled(optimizer, "call mn_grad_scaler_unscale before clipping"));
+    for (int i = 0; i < optimizer->count; i++) {
+        mn_tensor *gradient = mn_grad(optimizer->parameters[i]);
+        if (gradient)
+            MN_TRY(mn_dispatch(optimizer->context, &mn_ops[MN_OP_adjust], &gradient, 1, &attributes,
+                               false, NULL));
+    }
+    return MN_OK;
+}
+
 /* ---- records --------------------------------------------------------------------------------- */
 
 mn_tensor *mn_record_create(mn_context *context, const double values[MN_RECORD_SIZE])
@@ -198,7 +215,7 @@ mn_status mn_optimizer_stats_get(mn_optimizer *optimizer, mn_optimizer_stats *st
         .applied = (int64_t)record[MN_OPT_APPLIED],
         .skipped = (int64_t)record[MN_OPT_SKIPPED],
         .nonfinite = (int64_t)record[MN_OPT_NONFINITE],
-        .lr = record[MN_OPT_LR],
+        .lr = optimizer->groups[0].lr * record[MN_OPT_FACTOR],
         .grad_norm = record[MN_OPT_NORM],
     };
     return MN_OK;

@@ -11,67 +11,72 @@ static const char *const counter_names[COUNTERS] = {"optimizer.applied", "optimi
                                                     "optimizer.nonfinite"};
 static const int counter_slots[COUNTERS] = {MN_OPT_APPLIED, MN_OPT_SKIPPED, MN_OPT_NONFINITE};
 
-/* "optimizer.<parameter>.momentum_buffer"; parameters without a name go by their number. */
-static mn_status momentum_name(const mn_optimizer *optimizer, int index, char *buffer, size_t size)
+mn_status mn_entry_name(const mn_tensor *parameter, int index, const char *room, const char *state,
+                        char name[MN_ENTRY_NAME])
 {
-    const char *name = mn_tensor_name(optimizer->parameters[index]);
-    int length = name[0] ? snprintf(buffer, size, "optimizer.%s.momentum_buffer", name)
-                         : snprintf(buffer, size, "optimizer.%d.momentum_buffer", index);
-    if (length < 0 || (size_t)length >= size)
-        return mn_fail(optimizer->context, MN_ERR_ARGUMENT, "the name of parameter %d is too long",
+    const char *dot = state ? "." : "", *own = mn_tensor_name(parameter);
+    char number[16];
+    snprintf(number, sizeof number, "%d", index);
+    int length = snprintf(name, MN_ENTRY_NAME, "%s.%s%s%s", room, own[0] ? own : number, dot,
+                          state ? state : "");
+    if (length < 0 || length >= MN_ENTRY_NAME)
+        return mn_fail(parameter->context, MN_ERR_ARGUMENT, "the name of parameter %d is too long",
                        index);
+    return MN_OK;
+}
+
+static mn_status save_states(mn_optimizer *optimizer, int index, mn_state_dict *dict)
+{
+    const mn_tensor *p = optimizer->parameters[index];
+    char name[MN_ENTRY_NAME];
+    for (int k = 0; k < optimizer->recipe.states; k++) {
+        MN_TRY(mn_entry_name(p, index, "optimizer", optimizer->recipe.kind->states[k], name));
+        MN_TRY(mn_state_dict_put_tensor(dict, name, optimizer->states[k][index], p->layout));
+    }
     return MN_OK;
 }
 
 mn_status mn_optimizer_save_state(mn_optimizer *optimizer, mn_state_dict *dict)
 {
     double record[MN_RECORD_SIZE];
-    char name[512];
     MN_TRY(mn_optimizer_check(optimizer));
     if (!dict)
         return mn_fail(optimizer->context, MN_ERR_ARGUMENT, "optimizer_save_state: dict is NULL");
     MN_TRY(mn_record_read(optimizer->record, record));
-    for (int i = 0; i < optimizer->count && optimizer->momenta; i++) {
-        MN_TRY(momentum_name(optimizer, i, name, sizeof name));
-        MN_TRY(mn_state_dict_put_tensor(dict, name, optimizer->momenta[i],
-                                        optimizer->parameters[i]->layout));
-    }
+    for (int i = 0; i < optimizer->count; i++)
+        MN_TRY(save_states(optimizer, i, dict));
     for (int i = 0; i < COUNTERS; i++)
         MN_TRY(mn_state_dict_put_i64(dict, counter_names[i], (int64_t)record[counter_slots[i]]));
     return MN_OK;
 }
 
-/* The counters, and by the device's own rule the learning rate that an uninterrupted run would have
- * now: the record is put one step back and finished again. */
+/* The counters, and by the device's own rule the factor that an uninterrupted run would have now:
+ * the record is put one step back and finished again. */
 static mn_status make_record(mn_optimizer *optimizer, const int64_t counters[COUNTERS],
                              double record[MN_RECORD_SIZE])
 {
     static const int64_t shape[1] = {MN_RECORD_SIZE};
     mn_context *context = optimizer->context;
-    double values[MN_RECORD_SIZE] = {0};
+    double values[MN_RECORD_SIZE] = {[MN_OPT_CLIP] = 1};
     for (int i = 0; i < COUNTERS; i++)
         values[counter_slots[i]] = (double)counters[i];
-    values[MN_OPT_LR] = optimizer->options.lr;
-    values[MN_OPT_CLIP] = 1;
-    if (counters[0] > 0)
-        values[MN_OPT_APPLIED] -= 1;
+    values[MN_OPT_APPLIED] -= 1;
     mn_tensor *made = mn_tensor_from(context, MN_F64, 1, shape, values);
     if (!made)
         return context->error.status;
-    mn_schedule_attributes attributes = mn_optimizer_schedule(optimizer);
-    if (counters[0] > 0)
-        MN_TRY(mn_dispatch(context, &mn_ops[MN_OP_optimizer_finish], &made, 1, &attributes, false,
-                           NULL));
+    MN_TRY(mn_optimizer_finish(optimizer, made));
     return mn_record_read(made, record);
 }
 
-static mn_status load_momenta(mn_optimizer *optimizer, const mn_state_dict *dict, bool apply)
+static mn_status load_states(mn_optimizer *optimizer, const mn_state_dict *dict, bool apply)
 {
-    char name[512];
-    for (int i = 0; i < optimizer->count && optimizer->momenta; i++) {
-        MN_TRY(momentum_name(optimizer, i, name, sizeof name));
-        MN_TRY(mn_state_dict_get_tensor(dict, name, optimizer->momenta[i],
-                                        optimizer->parameters[i]->layout, apply));
+    char name[MN_ENTRY_NAME];
+    for (int i = 0; i < optimizer->count; i++) {
+        const mn_tensor *p = optimizer->parameters[i];
+        for (int k = 0; k < optimizer->recipe.states; k++) {
+            MN_TRY(mn_entry_name(p, i, "optimizer", optimizer->recipe.kind->states[k], name));
+            MN_TRY(mn_state_dict_get_tensor(dict, name, optimizer->states[k][i], p->layout, apply));
+        }
     }
     return MN_OK;
 }
@@ -94,7 +99,7 @@ mn_status mn_optimizer_load(mn_optimizer *optimizer, const mn_state_dict *dict, 
             return mn_fail(context, MN_ERR_MISMATCH, "%s is %lld", counter_names[i],
                            (long long)counters[i]);
     }
-    MN_TRY(load_momenta(optimizer, dict, false));
+    MN_TRY(load_states(optimizer, dict, false));
     if (!apply)
         return MN_OK;
     mn_scope scope = mn_scope_begin(context);
@@ -102,7 +107,8 @@ mn_status mn_optimizer_load(mn_optimizer *optimizer, const mn_state_dict *dict, 
     mn_scope_end(context, scope);
     MN_TRY(status);
     /* From here on nothing asks for memory. */
-    MN_TRY(load_momenta(optimizer, dict, true));
+    MN_TRY(load_states(optimizer, dict, true));
+    optimizer->begun = true;
     return mn_tensor_write(optimizer->record, record, sizeof record);
 }
 

@@ -62,7 +62,9 @@ expect 2 'got "a\?b\?\[31m"' "$minim" train --amp $'a\nb\e[31m'
 # mistakes in what is asked for
 expect 1 'no model "resnet99"' "$minim" train $data --model resnet99
 expect 1 'cuda' "$minim" train $data --device cuda
-expect 1 'adam' "$minim" train $data --optimizer adam
+expect 1 'lion' "$minim" train $data --optimizer lion
+expect 2 '--schedule: expected constant, step' "$minim" train $data --schedule stairs
+expect 1 '--step-size' "$minim" train $data --schedule step
 expect 1 '--lr' "$minim" train $data --lr -1
 expect 1 'nowhere' "$minim" train --data mnist:nowhere
 expect 1 'imagenet' "$minim" train --data imagenet

@@ -2,20 +2,32 @@
 #include "ops/ops.h"
 #include "tests/support_cases.h"
 
-/* One scaled, clipped SGD step of a parameter with momentum, then the parameter: the ops that work
+/* Number c->p[0]: SGD with momentum, AdamW, RMSprop with momentum. */
+static mn_optimizer *optimizer_of(mn_context *ctx, mn_tensor *w, const op_case *c)
+{
+    mn_sgd_options sgd = mn_sgd_options_default();
+    mn_adam_options adamw = mn_adamw_options_default();
+    mn_rmsprop_options rmsprop = mn_rmsprop_options_default();
+    sgd.momentum = rmsprop.momentum = 0.9;
+    sgd.weight_decay = rmsprop.weight_decay = 0.01;
+    adamw.eps = rmsprop.eps = 0.1;
+    if (c->p[0] == 0)
+        return mn_sgd_create(ctx, &w, 1, &sgd);
+    return c->p[0] == 1 ? mn_adam_create(ctx, &w, 1, &adamw)
+                        : mn_rmsprop_create(ctx, &w, 1, &rmsprop);
+}
+
+/* One scaled, clipped step of a parameter with its average, then the sum of both: the ops that work
  * on gradients and records. */
 static mn_tensor *build_step(mn_context *ctx, mn_tensor **in, const op_case *c)
 {
-    (void)c;
     mn_tensor *x = mn_cast(in[0], MN_F32);
     mn_tensor *w = mn_parameter_create(ctx, "w", MN_F32, mn_tensor_ndim(x), mn_tensor_shape(x),
                                        MN_LAYOUT_PLAIN);
     if (w == NULL || mn_tensor_fill(w, 0.5) != MN_OK)
         return NULL;
-    mn_sgd_options o = mn_sgd_options_default();
-    o.momentum = 0.9;
-    o.weight_decay = 0.01;
-    mn_optimizer *opt = mn_sgd_create(ctx, &w, 1, &o);
+    mn_optimizer *opt = optimizer_of(ctx, w, c);
+    mn_ema *ema = mn_ema_create(ctx, &w, 1, NULL);
     mn_grad_scaler *scaler = mn_grad_scaler_create(ctx, NULL);
     for (int i = 0; i < 2; i++) { /* two uses: the second gradient is accumulated */
         mn_tensor *loss = mn_sum(mn_mul(mn_mul(w, x), mn_mul(w, x)), 0, NULL, false);
@@ -23,9 +35,15 @@ static mn_tensor *build_step(mn_context *ctx, mn_tensor **in, const op_case *c)
     }
     mn_grad_scaler_unscale(scaler, opt);
     mn_clip_grad_norm(opt, 0.75, NULL);
+    mn_clip_grad_value(opt, 0.25);
     mn_grad_scaler_step(scaler, opt, NULL);
     mn_grad_scaler_update(scaler);
+    mn_ema_update(ema, opt);
     mn_tensor *result = mn_clone(w);
+    mn_ema_swap(ema);
+    if (result != NULL && mn_tensor_add(mn_detach(result), w, 0.5) != MN_OK)
+        result = NULL;
+    mn_ema_free(ema);
     mn_grad_scaler_free(scaler);
     mn_optimizer_free(opt);
     mn_release(w);
@@ -54,6 +72,10 @@ static mn_tensor *build_report(mn_context *ctx, mn_tensor **in, const op_case *c
 const op_case mn_cases_step[] = {
     CASE("step", .build = build_step, .inputs = {N(7, 5)}, .forward_only = true, .no_tail = true),
     CASE("step tail", .build = build_step, .inputs = {N(4099)}, .forward_only = true,
+         .no_tail = true),
+    CASE("step of AdamW", .build = build_step, .inputs = {N(1031)}, .p = {1}, .forward_only = true,
+         .no_tail = true),
+    CASE("step of RMSprop", .build = build_step, .inputs = {N(521)}, .p = {2}, .forward_only = true,
          .no_tail = true),
     CASE("report", .build = build_report, .inputs = {N(7, 10), INPUT(LABELS, 7)}, .p = {10},
          .forward_only = true, .no_tail = true),

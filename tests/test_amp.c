@@ -348,12 +348,12 @@ START_TEST(test_r20_schedule_follows_applied)
     mn_sgd_options options = mn_sgd_options_default();
     options.lr = 0.5;
     options.momentum = 0.9;
-    options.schedule = (mn_schedule){MN_SCHEDULE_COSINE, 4};
+    options.schedule = (mn_schedule){.kind = MN_SCHEDULE_COSINE, .total_steps = 4};
     mn_optimizer_free(r.sgd);
     r.sgd = mn_sgd_create(r.ctx, &r.w, 1, &options);
     ck_assert_int_eq(mn_check_whole_step(&r, (double)INFINITY), MN_STEP_SKIPPED);
     ck_assert_double_eq(mn_check_at(r.w, 0), 0.5);
-    ck_assert_double_eq(mn_check_at(r.sgd->momenta[0], 0), 0);
+    ck_assert_double_eq(mn_check_at(r.sgd->states[0][0], 0), 0);
     ck_assert_int_eq(mn_check_whole_step(&r, 1), MN_STEP_APPLIED);
     ck_assert_int_eq(mn_check_whole_step(&r, 1), MN_STEP_APPLIED);
     mn_optimizer_stats stats;

@@ -31,27 +31,49 @@ START_TEST(maps)
 }
 END_TEST
 
-START_TEST(accumulate)
+static const mn_blend_attributes sum = {1, 1}, average = {0.75, -0.3};
+
+/* Sums to the last bit, as gradients need them; and any factors. */
+START_TEST(blend)
 {
-    static const kernel k = KERNEL(accumulate, 1, 0);
-    for (size_t s = 0; s < COUNT(sizes); s++) {
-        fixture f;
-        mn_fixture_start(&f, NULL, 0);
-        mn_fixture_input(&f, MN_F32, 1, &sizes[s]);
-        mn_view_poison(mn_fixture_input(&f, mn_lowp[_i], 1, &sizes[s]));
-        mn_fixture_check(&f, &k);
-    }
+    static const kernel exact = KERNEL(blend, 1, 0), close = KERNEL(blend, 1, 3);
+    for (size_t s = 0; s < COUNT(sizes); s++)
+        for (int o = 0; o < 4; o++) {
+            fixture f;
+            mn_fixture_start(&f, o == 0 ? &sum : &average, sizeof sum);
+            mn_fixture_input(&f, o < 2 ? MN_F32 : mn_lowp[_i], 1, &sizes[s]);
+            mn_view_poison(mn_fixture_input(&f, o == 2 ? MN_F32 : mn_lowp[_i], 1, &sizes[s]));
+            mn_fixture_check(&f, o == 0 ? &exact : &close);
+        }
+}
+END_TEST
+
+/* Limits that are met, and none. */
+START_TEST(adjust)
+{
+    static const kernel k = KERNEL(adjust, 1, 3);
+    static const mn_adjust_attributes all[] = {
+        {1, 0, -0.5, 0.75},
+        {-2.5, 0.1, -(double)INFINITY, (double)INFINITY},
+        {1, 0, 1, (double)INFINITY},
+    };
+    for (size_t s = 0; s < COUNT(sizes); s++)
+        for (size_t o = 0; o < COUNT(all); o++) {
+            fixture f;
+            mn_fixture_start(&f, &all[o], sizeof all[o]);
+            mn_view_poison(mn_fixture_input(&f, mn_lowp[_i], 1, &sizes[s]));
+            mn_fixture_check(&f, &k);
+        }
 }
 END_TEST
 
 /* Both operands in one place, as in x + x, x * x and x += x. */
 START_TEST(aliased_operands)
 {
-    static const kernel all[] = {KERNEL(add, 0, 0.01), KERNEL(mul, 0, 0.01),
-                                 KERNEL(accumulate, 1, 0)};
+    static const kernel all[] = {KERNEL(add, 0, 0.01), KERNEL(mul, 0, 0.01), KERNEL(blend, 1, 0)};
     for (size_t o = 0; o < COUNT(all); o++) {
         fixture f;
-        mn_fixture_start(&f, NULL, 0);
+        mn_fixture_start(&f, o == 2 ? &sum : NULL, o == 2 ? sizeof sum : 0);
         const mn_view *x = mn_fixture_input(&f, o == 2 ? MN_F32 : mn_lowp[_i], DIMS(1031));
         f.call.in[f.call.input_count++] = *x;
         if (o < 2)
@@ -400,7 +422,8 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_checked_fixture(tests, NULL, mn_fixture_teardown);
     tcase_add_loop_test(tests, maps, 0, 3);
-    tcase_add_loop_test(tests, accumulate, 0, 3);
+    tcase_add_loop_test(tests, blend, 0, 3);
+    tcase_add_loop_test(tests, adjust, 0, 3);
     tcase_add_loop_test(tests, aliased_operands, 0, 3);
     tcase_add_loop_test(tests, broadcasting, 0, 3);
     tcase_add_loop_test(tests, expand_and_reduce_to, 0, 3);

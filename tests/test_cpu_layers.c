@@ -294,30 +294,39 @@ START_TEST(norms_and_clips)
 }
 END_TEST
 
-/* With and without momentum, Nesterov, shadows, and a step that is skipped. */
-START_TEST(sgd_steps)
+/* Each with its optional states, variant, shadows, and a step that is skipped. */
+START_TEST(steps)
 {
-    static const kernel k = KERNEL(sgd_step, 0x35, 2);
+    static const kernel all[] = {KERNEL(sgd_step, 0x6d, 2), KERNEL(adam_step, 0x6d, 16),
+                                 KERNEL(rmsprop_step, 0x6d, 16)};
+    const kernel *k = &all[_i];
     for (size_t s = 0; s < COUNT(sizes); s++)
         for (int o = 0; o < 16; o++) {
-            const mn_sgd_attributes a = {0.9, 5e-4, o >> 1 & 1};
+            const mn_step_attributes a = {0.1, 0.05, {0.9, 0.97}, 1e-3, o >> 1 & 1};
+            const bool states[2] = {_i > 0 || (o & 1), _i == 1 || (_i == 2 && (o & 1))};
             fixture f;
             mn_fixture_start(&f, &a, sizeof a);
             mn_fixture_input(&f, MN_F32, 1, &sizes[s]);
-            mn_fixture_input(&f, MN_F32, 1, &sizes[s]);
-            if (o & 1)
-                mn_fixture_input(&f, MN_F32, 1, &sizes[s]);
-            else
-                mn_fixture_absent(&f);
+            mn_view_poison(mn_fixture_input(&f, MN_F32, 1, &sizes[s]));
+            for (int i = 0; i < 2; i++) {
+                if (!states[i]) {
+                    mn_fixture_absent(&f);
+                    continue;
+                }
+                mn_view *state = mn_fixture_input(&f, MN_F32, 1, &sizes[s]);
+                for (int64_t j = 0; j < state->numel && i == (_i == 1); j++)
+                    mn_view_put(state, j, fabs(mn_view_get(state, j)) + 0.1); /* squares */
+            }
             mn_view *r = record(&f);
-            mn_view_put(r, MN_OPT_LR, 0.05);
+            mn_view_put(r, MN_OPT_FACTOR, 0.5);
+            mn_view_put(r, MN_OPT_APPLIED, 3);
             mn_view_put(r, MN_OPT_FOUND_INF, o >> 2 & 1);
             if (o & 8)
                 mn_fixture_input(&f, MN_F16, 1, &sizes[s]);
             else
                 mn_fixture_absent(&f);
             mn_fixture_input(&f, MN_BF16, 1, &sizes[s]);
-            mn_fixture_check(&f, &k);
+            mn_fixture_check(&f, k);
         }
 }
 END_TEST
@@ -367,15 +376,15 @@ END_TEST
  * applied ones. */
 START_TEST(optimizer_records)
 {
-    const mn_schedule_attributes a = {MN_SCHEDULE_COSINE, 4, 0.2};
+    const mn_schedule_attributes a = {.kind = MN_SCHEDULE_COSINE, .total_steps = 4, .base_lr = 0.2};
     const double found[] = {0, 1, 0, 0, 0, 0}, bad[] = {0, 1, 1, 0, 0, 0};
     const double applied[] = {1, 1, 2, 3, 4, 5}, skipped[] = {0, 1, 1, 1, 1, 1};
-    double r[MN_RECORD_SIZE] = {[MN_OPT_LR] = 0.2}, nonfinite = 0;
+    double r[MN_RECORD_SIZE] = {[MN_OPT_FACTOR] = 1}, nonfinite = 0;
     double *in[] = {r};
     mn_call call = {.input_count = 1};
     memcpy(call.attributes.bytes, &a, sizeof a);
     for (int i = 0; i < 6; i++) {
-        const double used = r[MN_OPT_LR], t = fmin(applied[i], 4);
+        const double used = 0.2 * r[MN_OPT_FACTOR], t = fmin(applied[i], 4);
         r[MN_OPT_FOUND_INF] = found[i];
         r[MN_OPT_BAD_NORM] = bad[i];
         nonfinite += bad[i];
@@ -386,10 +395,10 @@ START_TEST(optimizer_records)
         ck_assert_double_eq(r[MN_OPT_OUTCOME], found[i]);
         ck_assert_double_eq(r[MN_OPT_STEP_NONFINITE], bad[i]);
         ck_assert_double_eq(r[MN_OPT_LR_USED], used);
-        ck_assert_double_eq_tol(r[MN_OPT_LR], 0.1 * (1 + cos(acos(-1.0) * t / 4)), 1e-15);
+        ck_assert_double_eq_tol(r[MN_OPT_FACTOR], (1 + cos(acos(-1.0) * t / 4)) / 2, 1e-15);
         ck_assert_double_eq(r[MN_OPT_FOUND_INF] + r[MN_OPT_BAD_NORM], 0);
     }
-    ck_assert_double_eq(r[MN_OPT_LR], 0);
+    ck_assert_double_eq(r[MN_OPT_FACTOR], 0);
 }
 END_TEST
 
@@ -450,7 +459,7 @@ int main(void)
     tcase_add_test(tests, batch_norm_keeps_bad_statistics_out);
     tcase_add_test(tests, unscaling);
     tcase_add_test(tests, norms_and_clips);
-    tcase_add_test(tests, sgd_steps);
+    tcase_add_loop_test(tests, steps, 0, 3);
     tcase_add_test(tests, scaler_updates);
     tcase_add_test(tests, optimizer_records);
     tcase_add_test(tests, scaled_loss);

@@ -183,7 +183,8 @@ START_TEST(written_inputs_stand_alone)
     mn_test_expect(ctx, MN_ERR_ARGUMENT,
                    "argument 1 is written, but shares memory with argument 2");
     mn_tensor *const same[2] = {head, head};
-    mn_dispatch(ctx, &mn_ops[MN_OP_accumulate], same, 2, NULL, false, NULL);
+    const mn_blend_attributes sum = {1, 1};
+    mn_dispatch(ctx, &mn_ops[MN_OP_blend], same, 2, &sum, false, NULL);
     mn_test_expect_ok(ctx);
     ck_assert_double_eq(mn_test_first(head), 2);
     mn_context_free(ctx);

@@ -11,8 +11,8 @@
 
 enum { SIDE = 6, BATCH = 3, CLASSES = 4, STATE_BYTES = 1 << 16 };
 
-/* A convolution with batch norm, its optimizer with momentum, and a scaler that grows every other
- * step. */
+/* A convolution with batch norm, its optimizer (SGD with momentum, or Adam), and a scaler that
+ * grows every other step. */
 typedef struct training {
     mn_test_counter counter;
     mn_context *ctx;
@@ -37,7 +37,18 @@ static mn_module *make_net(mn_context *ctx)
     return net;
 }
 
-static void open_training(training *t, const char *device, mn_kernel_set kernels)
+static mn_optimizer *make_optimizer(mn_context *ctx, mn_module *net, bool adam)
+{
+    int count = 0;
+    mn_tensor *const *parameters = mn_module_parameters(net, &count);
+    mn_sgd_options sgd = mn_sgd_options_default();
+    sgd.momentum = 0.9;
+    sgd.lr = 0.1;
+    return adam ? mn_adam_create(ctx, parameters, count, NULL)
+                : mn_sgd_create(ctx, parameters, count, &sgd);
+}
+
+static void open_training(training *t, const char *device, mn_kernel_set kernels, bool adam)
 {
     memset(t, 0, sizeof *t);
     mn_context_options options = mn_context_options_default();
@@ -48,12 +59,7 @@ static void open_training(training *t, const char *device, mn_kernel_set kernels
     t->ctx = mn_context_create(&options, NULL);
     ck_assert_ptr_nonnull(t->ctx);
     t->net = make_net(t->ctx);
-    int count = 0;
-    mn_tensor *const *parameters = mn_module_parameters(t->net, &count);
-    mn_sgd_options sgd = mn_sgd_options_default();
-    sgd.momentum = 0.9;
-    sgd.lr = 0.1;
-    t->sgd = mn_sgd_create(t->ctx, parameters, count, &sgd);
+    t->sgd = make_optimizer(t->ctx, t->net, adam);
     mn_grad_scaler_options scaling = mn_grad_scaler_options_default();
     scaling.init_scale = 256;
     scaling.growth_interval = 2;
@@ -160,15 +166,18 @@ static void check_state(training *t, const unsigned char *wanted, size_t size, i
 static const struct {
     const char *device;
     mn_kernel_set kernels;
-} kinds[] = {
-    {"cpu", MN_KERNELS_AUTO}, {"cpu", MN_KERNELS_REFERENCE}, {"cpu-deferred", MN_KERNELS_AUTO}};
+    bool adam;
+} kinds[] = {{"cpu", MN_KERNELS_AUTO, false},
+             {"cpu", MN_KERNELS_REFERENCE, false},
+             {"cpu-deferred", MN_KERNELS_AUTO, false},
+             {"cpu", MN_KERNELS_REFERENCE, true}};
 
 /* Fails one allocation of a part after a whole step. True if the part made fewer. */
 static bool fail_once(int kind, int part, long fail, const unsigned char *before, size_t size,
                       const unsigned char *after)
 {
     training t;
-    open_training(&t, kinds[kind].device, kinds[kind].kernels);
+    open_training(&t, kinds[kind].device, kinds[kind].kernels, kinds[kind].adam);
     ck_assert_int_eq(whole_step(&t, 0, 0), MN_OK);
     mn_status status = whole_step(&t, part, fail);
     bool done = status == MN_OK;
@@ -190,7 +199,7 @@ START_TEST(test_step_is_whole_or_not_at_all)
 {
     static unsigned char before[STATE_BYTES], after[STATE_BYTES];
     training t;
-    open_training(&t, kinds[_i].device, kinds[_i].kernels);
+    open_training(&t, kinds[_i].device, kinds[_i].kernels, kinds[_i].adam);
     ck_assert_int_eq(whole_step(&t, 0, 0), MN_OK);
     size_t size = state_of(&t, before);
     ck_assert_int_eq(whole_step(&t, 0, 0), MN_OK);
@@ -210,9 +219,9 @@ START_TEST(test_load_is_whole_or_not_at_all)
 {
     static unsigned char before[STATE_BYTES];
     training from, to;
-    open_training(&from, "cpu", MN_KERNELS_AUTO);
+    open_training(&from, "cpu", MN_KERNELS_AUTO, kinds[_i].adam);
     ck_assert_int_eq(whole_step(&from, 0, 0), MN_OK);
-    open_training(&to, kinds[_i].device, kinds[_i].kernels);
+    open_training(&to, kinds[_i].device, kinds[_i].kernels, kinds[_i].adam);
     size_t size = state_of(&to, before);
     mn_state_dict *dict = mn_state_dict_create(to.ctx);
     mn_state_dict *source = mn_state_dict_create(from.ctx);
@@ -247,8 +256,8 @@ int main(void)
     Suite *suite = suite_create("memory");
     TCase *tc = tcase_create("whole or not at all");
     tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, test_step_is_whole_or_not_at_all, 0, 3);
-    tcase_add_loop_test(tc, test_load_is_whole_or_not_at_all, 0, 3);
+    tcase_add_loop_test(tc, test_step_is_whole_or_not_at_all, 0, 4);
+    tcase_add_loop_test(tc, test_load_is_whole_or_not_at_all, 0, 4);
     suite_add_tcase(suite, tc);
     return mn_test_run(suite, CK_FORK_GETENV);
 }

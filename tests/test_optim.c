@@ -158,7 +158,7 @@ START_TEST(test_cosine)
     mn_tensor *p = parameter(ctx, "p", MN_F64, 3, start);
     mn_sgd_options options = mn_sgd_options_default();
     options.lr = 0.3;
-    options.schedule = (mn_schedule){MN_SCHEDULE_COSINE, 10};
+    options.schedule = (mn_schedule){.kind = MN_SCHEDULE_COSINE, .total_steps = 10};
     mn_optimizer *sgd = mn_sgd_create(ctx, &p, 1, &options);
     const double ones[3] = {1, 1, 1};
     double hand = start[0], pi = acos(-1.0);
@@ -424,7 +424,7 @@ static run run_open(const char *device)
     options.lr = 0.2;
     options.momentum = 0.9;
     options.weight_decay = 0.01;
-    options.schedule = (mn_schedule){MN_SCHEDULE_COSINE, 9};
+    options.schedule = (mn_schedule){.kind = MN_SCHEDULE_COSINE, .total_steps = 9};
     r.sgd = mn_sgd_create(r.ctx, &r.p, 1, &options);
     return r;
 }

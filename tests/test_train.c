@@ -201,10 +201,22 @@ START_TEST(test_resume_is_exact)
         mn_dtype amp;
         int64_t stop;
         int threads;
-    } cases[] = {{MN_F32, 3, 2},  {MN_F32, 7, 3}, {MN_F32, 9, 5}, {MN_BF16, 4, 3},
-                 {MN_BF16, 1, 2}, {MN_F16, 2, 5}, {MN_F16, 10, 2}};
+        const char *optimizer;
+        mn_schedule_kind schedule;
+        int64_t warmup;
+    } cases[] = {{MN_F32, 3, 2, "sgd", MN_SCHEDULE_COSINE, 0},
+                 {MN_F32, 7, 3, "adamw", MN_SCHEDULE_STEP, 2},
+                 {MN_F32, 9, 5, "sgd", MN_SCHEDULE_COSINE, 0},
+                 {MN_BF16, 4, 3, "rmsprop", MN_SCHEDULE_ONE_CYCLE, 0},
+                 {MN_BF16, 1, 2, "adamw", MN_SCHEDULE_COSINE, 3},
+                 {MN_F16, 2, 5, "sgd", MN_SCHEDULE_COSINE, 0},
+                 {MN_F16, 10, 2, "adam", MN_SCHEDULE_COSINE, 3}};
     mn_train_options options = small_run();
     options.amp = cases[_i].amp;
+    options.optimizer = cases[_i].optimizer;
+    options.schedule = cases[_i].schedule;
+    options.warmup = cases[_i].warmup;
+    options.step_size = 2;
     options.clip_norm = 1.0;
     options.scaler.init_scale = 1ll << 28; /* so large that the first steps are skipped */
     options.scaler.growth_interval = 3;
@@ -297,11 +309,13 @@ START_TEST(test_identity)
     options.checkpoint = NULL;
     options.notice = notice;
     options.lr = 0.1;
+    options.gamma = 0.3;
     options.batch = 8;
     options.rules = "softmax=LOWER";
     run_fails(&options, MN_ERR_MISMATCH,
               (const char *const[]){"belongs to another run", "--lr 0.02 there, 0.1 here",
-                                    "--batch 16 there, 8 here", "planned steps", "rules", NULL});
+                                    "--gamma 0.1 there, 0.3 here", "--batch 16 there, 8 here",
+                                    "planned steps", "rules", NULL});
     options.resume_anyway = true;
     run_and_forget(&options);
     ck_assert_ptr_nonnull(strstr(noticed, "--lr 0.02 there"));
@@ -497,10 +511,10 @@ START_TEST(test_bad_options)
     o.accumulate = INT64_MAX;
     run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--accumulate", NULL});
     o = small_run();
-    o.optimizer = "adam";
-    run_fails(&o, MN_ERR_UNSUPPORTED, (const char *const[]){"adam", "sgd", NULL});
+    o.optimizer = "lion";
+    run_fails(&o, MN_ERR_UNSUPPORTED, (const char *const[]){"lion", "sgd", "adamw", NULL});
     o = small_run();
-    o.lr = (double)NAN;
+    o.lr = (double)INFINITY;
     run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--lr", NULL});
     o = small_run();
     o.validation = 1.0;

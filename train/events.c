@@ -38,6 +38,9 @@ static const mn_field run_fields[] = {
     {"weight_decay", MN_FIELD_NUMBER, AT(weight_decay)},
 };
 static const mn_field more_fields[] = {
+    {"warmup", MN_FIELD_INTEGER, AT(warmup)},
+    {"step_size", MN_FIELD_INTEGER, AT(step_size)},
+    {"gamma", MN_FIELD_NUMBER, AT(gamma)},
     {"clip_norm", MN_FIELD_NUMBER, AT(clip_norm)},
     {"init_scale", MN_FIELD_NUMBER, AT(scaler.init_scale)},
     {"growth_factor", MN_FIELD_NUMBER, AT(scaler.growth_factor)},
@@ -55,9 +58,12 @@ static const mn_field more_fields[] = {
 void mn_config_json(mn_json_out *json, const mn_train_options *options, const char *model,
                     const char *data)
 {
+    mn_train_options known = *options;
+    if (isnan(known.lr))
+        known.lr = mn_default_lr(options->optimizer);
     mn_out_string(json, "model", model);
     mn_out_string(json, "data", data);
-    mn_out_fields(json, run_fields, COUNT_OF(run_fields), options);
+    mn_out_fields(json, run_fields, COUNT_OF(run_fields), &known);
     mn_out_string(json, "schedule", mn_schedule_name(options->schedule));
     mn_out_fields(json, more_fields, COUNT_OF(more_fields), options);
 }

@@ -16,10 +16,11 @@ mn_train_options mn_train_options_default(void)
         .batch = 64,
         .accumulate = 1,
         .optimizer = "sgd",
-        .lr = 0.05,
+        .lr = (double)NAN,
         .momentum = 0.9,
         .weight_decay = 5e-4,
         .schedule = MN_SCHEDULE_COSINE,
+        .gamma = 0.1,
         .clip_norm = (double)INFINITY,
         .scaler = mn_grad_scaler_options_default(),
         .seed = 1,
@@ -62,7 +63,9 @@ const char *mn_amp_name(mn_dtype amp)
 
 const char *mn_schedule_name(mn_schedule_kind kind)
 {
-    return kind == MN_SCHEDULE_CONSTANT ? "constant" : kind == MN_SCHEDULE_COSINE ? "cosine" : NULL;
+    static const char *const names[] = {"constant", "cosine", "step", "onecycle"};
+    const size_t index = (size_t)kind;
+    return index < sizeof names / sizeof *names ? names[index] : NULL;
 }
 
 mn_status mn_check_integers(const mn_integer_rule *rules, size_t count, mn_error *error)
@@ -84,6 +87,18 @@ mn_status mn_check_amp(mn_dtype amp, mn_error *error)
                         mn_dtype_name(amp));
 }
 
+double mn_default_lr(const char *optimizer)
+{
+    static const struct {
+        const char *name;
+        double lr;
+    } known[] = {{"sgd", 0.05}, {"adam", 1e-3}, {"adamw", 1e-3}, {"rmsprop", 1e-3}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (optimizer && strcmp(optimizer, known[i].name) == 0)
+            return known[i].lr;
+    return (double)NAN;
+}
+
 static mn_status check_integers(const mn_train_options *o, mn_error *error)
 {
     const mn_integer_rule rules[] = {
@@ -94,6 +109,8 @@ static mn_status check_integers(const mn_train_options *o, mn_error *error)
         {"--accumulate", o->accumulate, 1},
         {"--limit", o->limit, 0},
         {"--checkpoint-every", o->checkpoint_every, 0},
+        {"--warmup", o->warmup, 0},
+        {"--step-size", o->step_size, o->schedule == MN_SCHEDULE_STEP},
     };
     MN_TRY(mn_check_integers(rules, sizeof rules / sizeof *rules, error));
     if (o->batch > INT64_MAX / o->accumulate)
@@ -106,9 +123,9 @@ static mn_status check_integers(const mn_train_options *o, mn_error *error)
 
 static mn_status check_numbers(const mn_train_options *o, mn_error *error)
 {
-    static const char *const names[] = {"--lr", "--momentum", "--weight-decay"};
-    const double values[] = {o->lr, o->momentum, o->weight_decay};
-    for (int i = 0; i < 3; i++) {
+    static const char *const names[] = {"--lr", "--momentum", "--weight-decay", "--gamma"};
+    const double values[] = {o->lr, o->momentum, o->weight_decay, o->gamma};
+    for (int i = 0; i < 4; i++) {
         if (!isfinite(values[i]) || values[i] < 0.0)
             return mn_error_set(error, MN_ERR_ARGUMENT,
                                 "%s must be a finite number of at least 0, got %g", names[i],
@@ -126,13 +143,18 @@ static mn_status check_numbers(const mn_train_options *o, mn_error *error)
 static mn_status check_choices(const mn_train_options *o, mn_error *error)
 {
     MN_TRY(mn_check_amp(o->amp, error));
-    if (strcmp(o->optimizer, "sgd") != 0)
+    if (isnan(mn_default_lr(o->optimizer)))
         return mn_error_set(error, MN_ERR_UNSUPPORTED,
-                            "--optimizer %.100s is not available; there is sgd", o->optimizer);
+                            "--optimizer %.100s is not available; there are sgd, adam, adamw and "
+                            "rmsprop",
+                            o->optimizer);
     if (!mn_schedule_name(o->schedule))
         return mn_error_set(error, MN_ERR_ARGUMENT,
-                            "--schedule must be constant or cosine, got number %d",
+                            "--schedule must be constant, step, cosine or onecycle, got number %d",
                             (int)o->schedule);
+    if (o->schedule == MN_SCHEDULE_ONE_CYCLE && o->warmup > 0)
+        return mn_error_set(error, MN_ERR_ARGUMENT,
+                            "--warmup is not for --schedule onecycle, which warms up itself");
     if (o->checkpoint_every > 0 && !o->checkpoint)
         return mn_error_set(error, MN_ERR_ARGUMENT,
                             "--checkpoint-every needs --checkpoint, the file to write");
@@ -151,7 +173,9 @@ mn_status mn_train_options_read(const mn_train_options *given, mn_train_options 
         options->data = defaults.data;
     if (!options->optimizer)
         options->optimizer = defaults.optimizer;
+    MN_TRY(check_choices(options, error));
+    if (isnan(options->lr))
+        options->lr = mn_default_lr(options->optimizer);
     MN_TRY(check_integers(options, error));
-    MN_TRY(check_numbers(options, error));
-    return check_choices(options, error);
+    return check_numbers(options, error);
 }

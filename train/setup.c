@@ -84,6 +84,10 @@ static mn_status plan_steps(mn_run *run)
         return mn_error_set(&run->error, MN_ERR_ARGUMENT, "--epochs %lld is too large",
                             (long long)o->epochs);
     run->planned = o->steps > 0 ? o->steps : o->epochs * run->steps_per_epoch;
+    if (o->schedule == MN_SCHEDULE_COSINE && o->warmup >= run->planned)
+        return mn_error_set(&run->error, MN_ERR_ARGUMENT,
+                            "--warmup %lld must be below the planned steps, %lld",
+                            (long long)o->warmup, (long long)run->planned);
     run->epochs = run->planned / run->steps_per_epoch + (run->planned % run->steps_per_epoch != 0);
     run->last = o->stop_after > 0 && o->stop_after < run->planned ? o->stop_after : run->planned;
     return MN_OK;
@@ -118,10 +122,32 @@ mn_module *mn_model_for(mn_context *context, const char *name, const mn_dataset_
     return mn_model_create(context, name, &options);
 }
 
+static mn_optimizer *open_optimizer(const mn_run *run, mn_tensor *const *parameters, int count)
+{
+    const mn_train_options *o = &run->options;
+    const mn_schedule schedule = {.kind = o->schedule,
+                                  .total_steps = run->planned,
+                                  .step_size = o->step_size,
+                                  .gamma = o->gamma,
+                                  .warmup_steps = o->warmup};
+    mn_sgd_options sgd = mn_sgd_options_default();
+    mn_adam_options adam = mn_adam_options_default();
+    mn_rmsprop_options rmsprop = mn_rmsprop_options_default();
+    sgd.lr = adam.lr = rmsprop.lr = o->lr;
+    sgd.momentum = rmsprop.momentum = o->momentum;
+    sgd.weight_decay = adam.weight_decay = rmsprop.weight_decay = o->weight_decay;
+    sgd.schedule = adam.schedule = rmsprop.schedule = schedule;
+    adam.decoupled = strcmp(o->optimizer, "adamw") == 0;
+    if (strcmp(o->optimizer, "sgd") == 0)
+        return mn_sgd_create(run->context, parameters, count, &sgd);
+    if (strcmp(o->optimizer, "rmsprop") == 0)
+        return mn_rmsprop_create(run->context, parameters, count, &rmsprop);
+    return mn_adam_create(run->context, parameters, count, &adam);
+}
+
 static mn_status open_model(mn_run *run)
 {
     const mn_train_options *o = &run->options;
-    mn_sgd_options sgd = mn_sgd_options_default();
     mn_grad_scaler_options scaler = o->scaler;
     int count = 0;
     run->model = mn_model_for(run->context, o->model, &run->info, &run->error);
@@ -129,11 +155,7 @@ static mn_status open_model(mn_run *run)
     mn_tensor *const *parameters = mn_module_parameters(run->model, &count);
     for (int i = 0; i < count; i++)
         run->parameters += mn_tensor_numel(parameters[i]);
-    sgd.lr = o->lr;
-    sgd.momentum = o->momentum;
-    sgd.weight_decay = o->weight_decay;
-    sgd.schedule = (mn_schedule){.kind = o->schedule, .total_steps = run->planned};
-    run->optimizer = mn_sgd_create(run->context, parameters, count, &sgd);
+    run->optimizer = open_optimizer(run, parameters, count);
     /* bf16 has the exponents of f32: only f16 needs a scale. */
     scaler.enabled = o->amp == MN_F16;
     run->scaler = mn_grad_scaler_create(run->context, &scaler);

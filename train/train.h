@@ -28,6 +28,8 @@ mn_status mn_check_amp(mn_dtype amp, mn_error *error);
 /* As the command line spells them: "off", "bf16", "fp16"; "constant", "cosine". NULL: none. */
 const char *mn_amp_name(mn_dtype amp);
 const char *mn_schedule_name(mn_schedule_kind kind);
+/* An optimizer's learning rate where none is given; NaN if there is no such optimizer. */
+double mn_default_lr(const char *optimizer);
 
 /* Copies options over the defaults and checks every value. */
 mn_status mn_train_options_read(const mn_train_options *given, mn_train_options *options,

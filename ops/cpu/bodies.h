@@ -7,6 +7,8 @@
 #include "core/math.h"
 #include "ops/cpu/body_table.h"
 
+#include <math.h>
+
 /* g where mask is 1, else 0: by bits, since selects of floats become jumps without blends. */
 static inline float masked(uint32_t mask, float g)
 {
@@ -333,17 +335,26 @@ static double body_sum_squares(size_t n, const float *g)
            ((lane[2] + lane[6]) + (lane[3] + lane[7]));
 }
 
-static void body_sgd(size_t n, const mn_sgd_factors *f, const float *restrict g, float *restrict p)
+static void body_blend(size_t n, float a, float b, float *y, const float *x)
 {
-    const float lr = f->lr, decay = f->weight_decay;
     for (size_t i = 0; i < n; i++)
-        p[i] -= lr * (g[i] + decay * p[i]);
+        y[i] = a * y[i] + b * x[i];
 }
 
-static inline void momentum_step(size_t n, const mn_sgd_factors *f, bool nesterov,
+static void body_adjust(size_t n, const float limits[2], float scale, float shift, float *x)
+{
+    const float low = limits[0], high = limits[1];
+    for (size_t i = 0; i < n; i++) {
+        float y = scale * x[i] + shift;
+        y = low > y ? low : y;
+        x[i] = high < y ? high : y;
+    }
+}
+
+static inline void momentum_step(size_t n, const mn_step_factors *f, bool nesterov,
                                  const float *restrict g, float *restrict p, float *restrict v)
 {
-    const float lr = f->lr, decay = f->weight_decay, momentum = f->momentum;
+    const float lr = f->lr, decay = f->weight_decay, momentum = f->rate[0];
     for (size_t i = 0; i < n; i++) {
         float gradient = g[i] + decay * p[i];
         float velocity = momentum * v[i] + gradient;
@@ -352,12 +363,59 @@ static inline void momentum_step(size_t n, const mn_sgd_factors *f, bool nestero
     }
 }
 
-static void body_sgd_momentum(size_t n, const mn_sgd_factors *f, const float *g, float *p, float *v)
+static inline void plain_step(size_t n, const mn_step_factors *f, const float *restrict g,
+                              float *restrict p)
 {
-    if (f->nesterov)
+    const float lr = f->lr, decay = f->weight_decay;
+    for (size_t i = 0; i < n; i++)
+        p[i] -= lr * (g[i] + decay * p[i]);
+}
+
+static void body_sgd(size_t n, const mn_step_factors *f, const float *g, float *p, float *v,
+                     float *none)
+{
+    (void)none;
+    if (!v)
+        plain_step(n, f, g, p);
+    else if (f->variant)
         momentum_step(n, f, true, g, p, v);
     else
         momentum_step(n, f, false, g, p, v);
+}
+
+static void body_adam(size_t n, const mn_step_factors *f, const float *restrict g,
+                      float *restrict p, float *restrict mean, float *restrict square)
+{
+    const mn_step_factors k = *f;
+    for (size_t i = 0; i < n; i++) {
+        float gradient = g[i] + k.weight_decay * p[i];
+        mean[i] = k.rate[0] * mean[i] + k.rest[0] * gradient;
+        square[i] = k.rate[1] * square[i] + k.rest[1] * gradient * gradient;
+        p[i] = k.keep * p[i] - k.lr * mean[i] / (sqrtf(square[i]) * k.root + k.eps);
+    }
+}
+
+static inline void rmsprop_step(size_t n, const mn_step_factors *f, const float *restrict g,
+                                float *restrict p, float *restrict square, float *restrict v)
+{
+    const mn_step_factors k = *f;
+    for (size_t i = 0; i < n; i++) {
+        float gradient = g[i] + k.weight_decay * p[i];
+        square[i] = k.rate[0] * square[i] + k.rest[0] * gradient * gradient;
+        float step = gradient / (sqrtf(square[i]) + k.eps);
+        if (v)
+            step = v[i] = k.rate[1] * v[i] + step;
+        p[i] -= k.lr * step;
+    }
+}
+
+static void body_rmsprop(size_t n, const mn_step_factors *f, const float *g, float *p,
+                         float *square, float *v)
+{
+    if (v)
+        rmsprop_step(n, f, g, p, square, v);
+    else
+        rmsprop_step(n, f, g, p, square, NULL);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -394,8 +452,11 @@ const mn_bodies MN_BODIES = {
     .unscale = body_unscale,
     .finite = body_finite,
     .sum_squares = body_sum_squares,
+    .blend = body_blend,
+    .adjust = body_adjust,
     .sgd = body_sgd,
-    .sgd_momentum = body_sgd_momentum,
+    .adam = body_adam,
+    .rmsprop = body_rmsprop,
 };
 
 #endif

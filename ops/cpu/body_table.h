@@ -17,10 +17,19 @@ typedef struct mn_norm_tables {
     const float *gradient; /* backward: rstd^2 mean of g (x - mean) */
 } mn_norm_tables;
 
-typedef struct mn_sgd_factors {
-    float lr, momentum, weight_decay;
-    bool nesterov;
-} mn_sgd_factors;
+/* Of one optimizer step. */
+typedef struct mn_step_factors {
+    float lr;               /* Adam: divided by 1 - beta1^t */
+    float weight_decay;     /* added to the gradient */
+    float rate[2], rest[2]; /* what lasts of each state, and 1 - that */
+    float eps;
+    float keep, root; /* Adam: what decoupled weight decay leaves of p; 1 / sqrt(1 - beta2^t) */
+    bool variant;     /* SGD: Nesterov */
+} mn_step_factors;
+
+/* Changes p and its states, of which SGD has none or one, Adam two, RMSprop one or two. */
+typedef void mn_step_body(size_t n, const mn_step_factors *f, const float *g, float *p, float *s0,
+                          float *s1);
 
 typedef struct mn_bodies {
     /* y <= 0 ? 0 : g; also relu, with g = y. */
@@ -78,8 +87,10 @@ typedef struct mn_bodies {
     bool (*unscale)(size_t n, float factor, float *g); /* true: not finite before or after */
     bool (*finite)(size_t n, const float *x);          /* all of them */
     double (*sum_squares)(size_t n, const float *g);   /* in f64 */
-    void (*sgd)(size_t n, const mn_sgd_factors *f, const float *g, float *p);
-    void (*sgd_momentum)(size_t n, const mn_sgd_factors *f, const float *g, float *p, float *v);
+    void (*blend)(size_t n, float a, float b, float *y, const float *x); /* y = a y + b x */
+    /* x = scale x + shift, kept within the limits; NaN stays. */
+    void (*adjust)(size_t n, const float limits[2], float scale, float shift, float *x);
+    mn_step_body *sgd, *adam, *rmsprop;
 } mn_bodies;
 
 extern const mn_bodies mn_bodies_portable;

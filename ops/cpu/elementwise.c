@@ -143,21 +143,50 @@ void mn_cpu_expand(const mn_call *call)
     mn_run_expand(call, &call->in[0], &call->out[0], a->scale);
 }
 
-/* ---- accumulate ------------------------------------------------------------------------------ */
+/* ---- in place -------------------------------------------------------------------------------- */
 
-/* dst is f32; both operands may be one tensor. */
-static void run_accumulate(const void *arg, int64_t begin, int64_t end)
+/* Both operands may be one tensor. */
+static void run_blend(const void *arg, int64_t begin, int64_t end)
 {
     const mn_call *call = arg;
-    float x[MN_BLOCK];
+    const mn_blend_attributes *a = (const void *)call->attributes.bytes;
+    const mn_view *dst = &call->in[0];
+    float x[MN_BLOCK], y[MN_BLOCK];
     for (int64_t i = begin; i < end; i += MN_BLOCK) {
         const int64_t n = mn_min(end - i, MN_BLOCK);
-        mn_bodies_of(call)->accumulate((size_t)n, mn_element(&call->in[0], i),
-                                       mn_row_load(call, &call->in[1], i, n, x));
+        float *to = mn_row_place(dst, i, y);
+        if (to == y)
+            mn_row_load(call, dst, i, n, y);
+        mn_bodies_of(call)->blend((size_t)n, (float)a->a, (float)a->b, to,
+                                  mn_row_load(call, &call->in[1], i, n, x));
+        mn_row_store(call, dst, i, n, to);
     }
 }
 
-void mn_cpu_accumulate(const mn_call *call)
+void mn_cpu_blend(const mn_call *call)
 {
-    mn_run_ranges(call, call->in[0].numel, MN_CHUNK, run_accumulate, call);
+    const double *record = mn_has_input(call, 2) ? call->in[2].data : NULL;
+    if (!record || record[MN_OPT_OUTCOME] != MN_STEP_SKIPPED)
+        mn_run_ranges(call, call->in[0].numel, MN_CHUNK, run_blend, call);
+}
+
+static void run_adjust(const void *arg, int64_t begin, int64_t end)
+{
+    const mn_call *call = arg;
+    const mn_adjust_attributes *a = (const void *)call->attributes.bytes;
+    const float limits[2] = {(float)a->low, (float)a->high};
+    float row[MN_BLOCK];
+    for (int64_t i = begin; i < end; i += MN_BLOCK) {
+        const int64_t n = mn_min(end - i, MN_BLOCK);
+        float *to = mn_row_place(&call->in[0], i, row);
+        if (to == row)
+            mn_row_load(call, &call->in[0], i, n, row);
+        mn_bodies_of(call)->adjust((size_t)n, limits, (float)a->scale, (float)a->shift, to);
+        mn_row_store(call, &call->in[0], i, n, to);
+    }
+}
+
+void mn_cpu_adjust(const mn_call *call)
+{
+    mn_run_ranges(call, call->in[0].numel, MN_CHUNK, run_adjust, call);
 }

@@ -3,6 +3,7 @@
 
 #include "core/math.h"
 
+#include <math.h>
 #include <stdatomic.h>
 
 static double *record_of(const mn_call *call, int input)
@@ -92,43 +93,84 @@ void mn_cpu_grad_clip(const mn_call *call)
         mn_run_ranges(call, call->in[0].numel, MN_CHUNK, run_clip, call);
 }
 
-/* ---- SGD ------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 typedef struct stepping {
     const mn_call *call;
-    mn_sgd_factors factors;
-    bool skip;
+    mn_step_body *body;
+    mn_step_factors factors;
 } stepping;
+
+static void *state_of(const mn_call *call, int input, int64_t index)
+{
+    return mn_has_input(call, input) ? mn_element(&call->in[input], index) : NULL;
+}
 
 /* Shadows are rewritten while the parameters are still in the nearest cache. */
 static void run_step(const void *arg, int64_t begin, int64_t end)
 {
     const stepping *s = arg;
     const mn_call *call = s->call;
-    const mn_bodies *bodies = mn_bodies_of(call);
+    const bool skip = record_of(call, 4)[MN_OPT_FOUND_INF] != 0;
     for (int64_t i = begin; i < end; i += MN_BLOCK) {
         const int64_t n = mn_min(end - i, MN_BLOCK);
-        const float *g = mn_element(&call->in[1], i);
         float *p = mn_element(&call->in[0], i);
-        if (!s->skip && mn_has_input(call, 2))
-            bodies->sgd_momentum((size_t)n, &s->factors, g, p, mn_element(&call->in[2], i));
-        else if (!s->skip)
-            bodies->sgd((size_t)n, &s->factors, g, p);
-        for (int k = 4; k < 6; k++)
+        if (!skip)
+            s->body((size_t)n, &s->factors, mn_element(&call->in[1], i), p, state_of(call, 2, i),
+                    state_of(call, 3, i));
+        for (int k = 5; k < 7; k++)
             if (mn_has_input(call, k))
                 mn_row_store(call, &call->in[k], i, n, p);
     }
 }
 
+static const mn_step_attributes *step_of(const mn_call *call)
+{
+    return (const void *)call->attributes.bytes;
+}
+
+static stepping stepping_of(const mn_call *call, mn_step_body *body)
+{
+    const mn_step_attributes *a = step_of(call);
+    return (stepping){.call = call,
+                      .body = body,
+                      .factors = {.lr = (float)(a->lr * record_of(call, 4)[MN_OPT_FACTOR]),
+                                  .weight_decay = (float)a->weight_decay,
+                                  .rate = {(float)a->rate[0], (float)a->rate[1]},
+                                  .rest = {(float)(1 - a->rate[0]), (float)(1 - a->rate[1])},
+                                  .eps = (float)a->eps,
+                                  .keep = 1,
+                                  .variant = a->variant != 0}};
+}
+
+static void run_steps(const mn_call *call, const stepping *s)
+{
+    mn_run_ranges(call, call->in[0].numel, MN_CHUNK, run_step, s);
+}
+
 void mn_cpu_sgd_step(const mn_call *call)
 {
-    const mn_sgd_attributes *a = (const void *)call->attributes.bytes;
-    const double *record = record_of(call, 3);
-    stepping s = {.call = call,
-                  .factors = {.lr = (float)record[MN_OPT_LR],
-                              .momentum = (float)a->momentum,
-                              .weight_decay = (float)a->weight_decay,
-                              .nesterov = a->nesterov != 0},
-                  .skip = record[MN_OPT_FOUND_INF] != 0};
-    mn_run_ranges(call, call->in[0].numel, MN_CHUNK, run_step, &s);
+    const stepping s = stepping_of(call, mn_bodies_of(call)->sgd);
+    run_steps(call, &s);
+}
+
+void mn_cpu_rmsprop_step(const mn_call *call)
+{
+    const stepping s = stepping_of(call, mn_bodies_of(call)->rmsprop);
+    run_steps(call, &s);
+}
+
+void mn_cpu_adam_step(const mn_call *call)
+{
+    const mn_step_attributes *a = step_of(call);
+    const double *record = record_of(call, 4);
+    const double lr = a->lr * record[MN_OPT_FACTOR], t = record[MN_OPT_APPLIED] + 1;
+    stepping s = stepping_of(call, mn_bodies_of(call)->adam);
+    s.factors.lr = (float)(lr / (1 - pow(a->rate[0], t)));
+    s.factors.root = (float)(1 / sqrt(1 - pow(a->rate[1], t)));
+    if (a->variant) {
+        s.factors.keep = (float)(1 - lr * a->weight_decay);
+        s.factors.weight_decay = 0;
+    }
+    run_steps(call, &s);
 }

@@ -97,10 +97,25 @@ void mn_ref_relu_backward(const mn_call *call, double *const in[], double *const
         out[0][i] = in[1][i] <= 0 ? 0 : in[0][i];
 }
 
-/* dst[i] += src[i]   (inputs dst, src) */
-void mn_ref_accumulate(const mn_call *call, double *const in[], double *const out[])
+/* dst[i] = a dst[i] + b src[i]; nothing if the record says that the last step was skipped.
+ * (inputs dst, src, optimizer record or none) */
+void mn_ref_blend(const mn_call *call, double *const in[], double *const out[])
 {
+    const mn_blend_attributes *a = (const void *)call->attributes.bytes;
+    const bool skip = call->in[2].present && in[2][MN_OPT_OUTCOME] == MN_STEP_SKIPPED;
     (void)out;
-    for (int64_t i = 0; i < call->in[0].numel; i++)
-        in[0][i] += in[1][i];
+    for (int64_t i = 0; i < call->in[0].numel && !skip; i++)
+        in[0][i] = a->a * in[0][i] + a->b * in[1][i];
+}
+
+/* x[i] = min(max(scale x[i] + shift, low), high), NaN staying */
+void mn_ref_adjust(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_adjust_attributes *a = (const void *)call->attributes.bytes;
+    (void)out;
+    for (int64_t i = 0; i < call->in[0].numel; i++) {
+        double x = a->scale * in[0][i] + a->shift;
+        x = x < a->low ? a->low : x;
+        in[0][i] = x > a->high ? a->high : x;
+    }
 }

@@ -66,41 +66,124 @@ void mn_ref_grad_clip(const mn_call *call, double *const in[], double *const out
         in[0][i] *= factor;
 }
 
-/* g' = g + weight_decay p;  v = momentum v + g';  p -= lr (nesterov ? g' + momentum v : v), or
- * lr g' without momentum buffer. A step that met a non-finite gradient changes neither p nor v;
- * the 16-bit shadows are rewritten from p in any case.
- * (inputs p, g, v or none, record, f16 shadow or none, bf16 shadow or none) */
-void mn_ref_sgd_step(const mn_call *call, double *const in[], double *const out[])
+/* The 16-bit shadows, from p. */
+static void rewrite_shadows(const mn_call *call, double *const in[])
 {
-    const mn_sgd_attributes *a = (const void *)call->attributes.bytes;
-    double *p = in[0], *g = in[1], *v = call->in[2].present ? in[2] : NULL;
-    (void)out;
-    for (int64_t i = 0; i < call->in[0].numel && in[3][MN_OPT_FOUND_INF] == 0; i++) {
-        double step = g[i] + a->weight_decay * p[i];
-        if (v) {
-            v[i] = a->momentum * v[i] + step;
-            step = a->nesterov ? step + a->momentum * v[i] : v[i];
-        }
-        p[i] -= in[3][MN_OPT_LR] * step;
-    }
-    for (int s = 4; s < call->input_count; s++)
+    for (int s = 5; s < call->input_count; s++)
         for (int64_t i = 0; i < call->in[0].numel && call->in[s].present; i++)
-            in[s][i] = rounded(call->in[0].dtype, p[i]);
+            in[s][i] = rounded(call->in[0].dtype, in[0][i]);
 }
 
-/* lr(t) = lr, or lr (1 + cos(pi min(t, T) / T)) / 2 (Loshchilov and Hutter, arXiv 1608.03983) */
-static double learning_rate(const mn_schedule_attributes *a, double applied)
+/* Of the three steps: how many elements one is made of. A step that met a non-finite gradient
+ * changes neither p nor states; the 16-bit shadows are rewritten from p in any case.
+ * (inputs p, g, state 0, state 1, record, f16 shadow, bf16 shadow) */
+static int64_t elements_of_step(const mn_call *call, double *const in[])
 {
-    const double total = a->total_steps > 1 ? (double)a->total_steps : 1;
-    if (a->kind != MN_SCHEDULE_COSINE)
-        return a->base_lr;
-    return a->base_lr * (1 + cos(pi * fmin(applied, total) / total)) / 2;
+    return in[4][MN_OPT_FOUND_INF] == 0 ? call->in[0].numel : 0;
+}
+
+/* g' = g + weight_decay p;  v = momentum v + g';  p -= lr (nesterov ? g' + momentum v : v), or
+ * lr g' without momentum buffer.   (state 0: v or none) */
+void mn_ref_sgd_step(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_step_attributes *a = (const void *)call->attributes.bytes;
+    const double lr = a->lr * in[4][MN_OPT_FACTOR], momentum = a->rate[0];
+    double *p = in[0], *g = in[1], *v = call->in[2].present ? in[2] : NULL;
+    (void)out;
+    for (int64_t i = 0; i < elements_of_step(call, in); i++) {
+        double step = g[i] + a->weight_decay * p[i];
+        if (v) {
+            v[i] = momentum * v[i] + step;
+            step = a->variant ? step + momentum * v[i] : v[i];
+        }
+        p[i] -= lr * step;
+    }
+    rewrite_shadows(call, in);
+}
+
+/* Kingma and Ba, arXiv 1412.6980, t counting the applied steps from 1:
+ *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+ *   p -= lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
+ * with weight decay in g (g += weight_decay p) or, decoupled (Loshchilov and Hutter, arXiv
+ * 1711.05101), of p (p -= lr weight_decay p).   (state 0: m, state 1: v) */
+void mn_ref_adam_step(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_step_attributes *a = (const void *)call->attributes.bytes;
+    const double lr = a->lr * in[4][MN_OPT_FACTOR], t = in[4][MN_OPT_APPLIED] + 1;
+    double *p = in[0], *m = in[2], *v = in[3];
+    (void)out;
+    for (int64_t i = 0; i < elements_of_step(call, in); i++) {
+        const double g = a->variant ? in[1][i] : in[1][i] + a->weight_decay * p[i];
+        if (a->variant)
+            p[i] -= lr * a->weight_decay * p[i];
+        m[i] = a->rate[0] * m[i] + (1 - a->rate[0]) * g;
+        v[i] = a->rate[1] * v[i] + (1 - a->rate[1]) * g * g;
+        const double mean = m[i] / (1 - pow(a->rate[0], t));
+        const double square = v[i] / (1 - pow(a->rate[1], t));
+        p[i] -= lr * mean / (sqrt(square) + a->eps);
+    }
+    rewrite_shadows(call, in);
+}
+
+/* g' = g + weight_decay p;  s = alpha s + (1 - alpha) g'^2;  step = g' / (sqrt(s) + eps);
+ * with momentum v = momentum v + step, p -= lr v, else p -= lr step.
+ * (state 0: s, state 1: v or none) */
+void mn_ref_rmsprop_step(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_step_attributes *a = (const void *)call->attributes.bytes;
+    const double lr = a->lr * in[4][MN_OPT_FACTOR];
+    double *p = in[0], *s = in[2], *v = call->in[3].present ? in[3] : NULL;
+    (void)out;
+    for (int64_t i = 0; i < elements_of_step(call, in); i++) {
+        const double g = in[1][i] + a->weight_decay * p[i];
+        s[i] = a->rate[0] * s[i] + (1 - a->rate[0]) * g * g;
+        double step = g / (sqrt(s[i]) + a->eps);
+        if (v)
+            step = v[i] = a->rate[1] * v[i] + step;
+        p[i] -= lr * step;
+    }
+    rewrite_shadows(call, in);
+}
+
+/* Half a cosine: 1 at done = 0, 0 at done = 1. */
+static double fall(double done)
+{
+    return (1 + cos(pi * done)) / 2;
+}
+
+/* One cycle over T steps (Smith and Topin, arXiv 1708.07120), as torch's OneCycleLR: by cosine from
+ * 1/25 up to 1 in the first 3/10, then down to 1/250000 at step T - 1. */
+static double one_cycle(double t, double total)
+{
+    const double first = 1.0 / 25, last = first / 1e4, top = 0.3 * total - 1;
+    t = fmin(t, total - 1);
+    if (t <= top)
+        return 1 + (first - 1) * fall(t / top);
+    return last + (1 - last) * fall((t - top) / (total - 1 - top));
+}
+
+/* What the learning rates are multiplied with after t applied steps: W steps of linear warm-up,
+ * then 1, or (1 + cos(pi min(t', T') / T')) / 2 (Loshchilov and Hutter, arXiv 1608.03983), or
+ * gamma^floor(t' / step_size), with t' = t - W and T' = T - W. */
+static double schedule_factor(const mn_schedule_attributes *a, double t)
+{
+    const double warmup = (double)a->warmup_steps, total = (double)a->total_steps - warmup;
+    if (a->kind == MN_SCHEDULE_ONE_CYCLE)
+        return one_cycle(t, total);
+    if (t < warmup)
+        return (t + 1) / (warmup + 1);
+    if (a->kind == MN_SCHEDULE_COSINE)
+        return fall(fmin(t - warmup, total) / total);
+    if (a->kind == MN_SCHEDULE_STEP)
+        return pow(a->gamma, floor((t - warmup) / (double)a->step_size));
+    return 1;
 }
 
 /* Ends a step: it counts as skipped if a non-finite gradient was found, else as applied.
  * (input record) */
 void mn_ref_optimizer_finish(const mn_call *call, double *const in[], double *const out[])
 {
+    const mn_schedule_attributes *a = (const void *)call->attributes.bytes;
     double *record = in[0];
     const bool skipped = record[MN_OPT_FOUND_INF] != 0;
     const bool nonfinite = skipped || record[MN_OPT_BAD_NORM] != 0;
@@ -109,8 +192,8 @@ void mn_ref_optimizer_finish(const mn_call *call, double *const in[], double *co
     record[MN_OPT_OUTCOME] = skipped ? MN_STEP_SKIPPED : MN_STEP_APPLIED;
     record[MN_OPT_NONFINITE] += nonfinite;
     record[MN_OPT_STEP_NONFINITE] = nonfinite;
-    record[MN_OPT_LR_USED] = record[MN_OPT_LR];
-    record[MN_OPT_LR] = learning_rate((const void *)call->attributes.bytes, record[MN_OPT_APPLIED]);
+    record[MN_OPT_LR_USED] = a->base_lr * record[MN_OPT_FACTOR];
+    record[MN_OPT_FACTOR] = schedule_factor(a, record[MN_OPT_APPLIED]);
     record[MN_OPT_FOUND_INF] = record[MN_OPT_BAD_NORM] = 0;
 }
 
