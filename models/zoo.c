@@ -123,11 +123,10 @@ static void build_resnet(mn_context *context, mn_module *net, const mn_model_opt
         mn_module *layer = mn_sequential(context);
         for (int i = 0; i < m->blocks; i++) {
             bool halve = stage > 0 && i == 0;
+            int from = channels;
+            channels = halve ? 2 * from : from;
             snprintf(name, sizeof name, "%d", i);
-            mn_sequential_add(
-                layer, name,
-                basic_block(context, channels, halve ? 2 * channels : channels, halve ? 2 : 1));
-            channels = halve ? 2 * channels : channels;
+            mn_sequential_add(layer, name, basic_block(context, from, channels, halve ? 2 : 1));
         }
         snprintf(name, sizeof name, "layer%d", stage + 1);
         mn_sequential_add(net, name, layer);
@@ -152,7 +151,7 @@ const char *mn_model_name(int index)
 static mn_status refuse_name(mn_context *context, const char *name)
 {
     char names[160] = "";
-    for (int i = 0, used = 0; i < MODEL_COUNT; i++)
+    for (int i = 0, used = 0; i < MODEL_COUNT && used < (int)sizeof names; i++)
         used += snprintf(names + used, sizeof names - (size_t)used, "%s%s", i > 0 ? ", " : "",
                          models[i].name);
     return mn_fail(context, MN_ERR_ARGUMENT, "there is no model \"%s\"; there are %s",

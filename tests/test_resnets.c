@@ -443,6 +443,16 @@ START_TEST(summary_counts_what_is_kept)
 }
 END_TEST
 
+/* One value a channel is left at the end: too few for batch norm's training mode. */
+START_TEST(summary_of_the_smallest_images)
+{
+    mn_model_options o = mn_model_options_default();
+    mn_model_summary s;
+    o.height = o.width = 4;
+    ck_assert_msg(mn_model_summarize(ctx, "resnet8", &o, &s) == MN_OK, "%s", mn_error_message(ctx));
+}
+END_TEST
+
 START_TEST(summary_refuses)
 {
     mn_model_summary s = {.parameters = -1};
@@ -482,6 +492,7 @@ int main(void)
     tcase_add_test(cases, resume_is_exact);
     tcase_add_test(cases, bench_runs_every_model);
     tcase_add_test(cases, summary_counts_what_is_kept);
+    tcase_add_test(cases, summary_of_the_smallest_images);
     tcase_add_test(cases, summary_refuses);
     suite_add_tcase(suite, cases);
     return mn_test_run(suite, CK_FORK_GETENV);
