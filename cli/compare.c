@@ -1,4 +1,4 @@
-/* minim compare and minim bench. */
+/* minim compare. */
 #include "cli.h"
 
 #include <math.h>
@@ -131,58 +131,4 @@ int cli_compare(settings *set)
     int status = result->cancelled ? EXIT_INTERRUPTED : EXIT_OK;
     mn_compare_result_free(result);
     return status;
-}
-
-/* "synthetic:HxWxC:CLASSES" into the benchmark's options; six digits are more than any of them may
- * have. */
-static bool parse_synthetic(const char *data, mn_bench_options *options)
-{
-    int used = 0;
-    return sscanf(data, "synthetic:%6dx%6dx%6d:%6d%n", &options->height, &options->width,
-                  &options->channels, &options->classes, &used) == 4 &&
-           data[used] == '\0';
-}
-
-static void print_bench_json(const mn_bench_options *o, const mn_bench_result *r)
-{
-    printf("{\"model\":\"%s\",\"amp\":\"%s\",\"device\":\"%s\",\"threads\":%d,\"batch\":%lld,"
-           "\"steps\":%lld,",
-           o->model, cli_amp_name(o->amp), o->context.device != NULL ? o->context.device : "cpu",
-           r->threads, (long long)o->batch, (long long)o->steps);
-    printf("\"images_per_s\":{\"median\":%.6g,\"min\":%.6g,\"max\":%.6g},", r->images_per_s_median,
-           r->images_per_s_min, r->images_per_s_max);
-    printf("\"step_ms\":{\"median\":%.6g,\"min\":%.6g,\"max\":%.6g},", r->step_ms_median,
-           r->step_ms_min, r->step_ms_max);
-    printf("\"peak_tensor_bytes\":%llu,\"peak_rss_bytes\":%llu,\"gflop_per_step\":%.6g,"
-           "\"gflops\":%.6g}\n",
-           (unsigned long long)r->peak_tensor_bytes, (unsigned long long)r->peak_rss_bytes,
-           r->gflop_per_step, r->gflops);
-}
-
-int cli_bench(settings *set)
-{
-    mn_bench_options options = mn_bench_options_default();
-    options.model = set->train.model;
-    options.batch = set->train.batch;
-    options.steps = set->train.steps > 0 ? set->train.steps : options.steps;
-    options.warmup = set->warmup;
-    options.amp = set->train.amp;
-    options.context = set->train.context;
-    if (set->data_given && !parse_synthetic(set->train.data, &options))
-        return cli_say(EXIT_USAGE, "--data: bench takes synthetic:HxWxC:CLASSES, got \"%.200s\"",
-                       set->train.data);
-    mn_bench_result r;
-    mn_error error = {MN_OK, ""};
-    if (mn_bench(&options, &r, &error) != MN_OK)
-        return cli_fail_error("bench", &error);
-    if (set->json)
-        print_bench_json(&options, &r);
-    else
-        printf("%s, amp %s, batch %lld, %d threads: %.0f images/s (median of %lld steps; %.0f to "
-               "%.0f), %.2f ms a step, %.1f GFLOP/s, peak tensors %.1f MiB, RSS %.1f MiB\n",
-               options.model, cli_amp_name(options.amp), (long long)options.batch, r.threads,
-               r.images_per_s_median, (long long)options.steps, r.images_per_s_min,
-               r.images_per_s_max, r.step_ms_median, r.gflops,
-               (double)r.peak_tensor_bytes / 1048576.0, (double)r.peak_rss_bytes / 1048576.0);
-    return EXIT_OK;
 }

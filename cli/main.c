@@ -32,6 +32,12 @@ static const command commands[] = {
      "sets\n"
      "their size.\n",
      "model data device threads amp batch steps warmup json", cli_bench},
+    {"models", "what each model costs: parameters, operations, memory per image",
+     "For one image of the size that --data gives. \"Kept\" are the bytes of a training step's\n"
+     "forward pass that wait for backward; the last column is the most that a forward pass "
+     "without\n"
+     "gradients takes at once beside the parameters, in FP32.\n",
+     "data device threads json", cli_models},
     {"ops", "the table of ops: cast rule, kernels per dtype, differentiable", "", "json", cli_ops},
     {"info", "version, compiler, processor features and the kernels chosen", "",
      "device threads json", cli_info},

@@ -19,11 +19,12 @@ typedef enum option_kind {
 } option_kind;
 
 typedef struct option {
-    const char *name, *value, *help;
+    const char *name, *value;
+    const char *help; /* NULL: the models there are */
     option_kind kind;
     size_t offset;
     int64_t least;
-    const char *only; /* the command that this row is for; NULL: any without a row of its own */
+    const char *only; /* the commands that this row is for; NULL: any without a row of its own */
 } option;
 
 #define AT(member) offsetof(settings, member)
@@ -31,13 +32,13 @@ static const option options[] = {
     {"data", "SPEC", "default: the checkpoint's", TEXT, AT(train.data), 0, "eval"},
     {"batch", "N", "images at once (default 256)", WHOLE, AT(train.batch), 1, "eval"},
     {"data", "SPEC", "synthetic:HxWxC:CLASSES (default 28x28x1:10)", TEXT, AT(train.data), 0,
-     "bench"},
+     "bench models"},
     {"checkpoint", "FILE", "checkpoint to evaluate", TEXT, AT(train.checkpoint), 0, "eval"},
     {"steps", "N", "timed steps (default 50)", WHOLE, AT(train.steps), 1, "bench"},
     {"warmup", "N", "steps before timing starts (default 5)", WHOLE, AT(warmup), 0, "bench"},
     {"data", "SPEC", "fashion-mnist[:DIR] (default), mnist:DIR, synthetic:HxWxC:CLASSES[:COUNT]",
      TEXT, AT(train.data), 0, NULL},
-    {"model", "NAME", "lenet5 (default) or cnn-small", TEXT, AT(train.model), 0, NULL},
+    {"model", "NAME", NULL, TEXT, AT(train.model), 0, NULL},
     {"amp", "MODE", "off (default), bf16 or fp16", AMP, AT(train.amp), 0, NULL},
     {"device", "NAME", "cpu (default)", TEXT, AT(train.context.device), 0, NULL},
     {"threads", "N", "worker threads; default: all processors of this process", THREADS,
@@ -121,9 +122,18 @@ static const option *find_option(const command *cmd, const char *name, size_t le
     for (int i = 0; i < OPTION_COUNT; i++)
         if (strlen(options[i].name) == length && strncmp(options[i].name, name, length) == 0 &&
             listed(cmd->options, options[i].name) &&
-            (options[i].only == NULL || strcmp(options[i].only, cmd->name) == 0))
+            (options[i].only == NULL || listed(options[i].only, cmd->name)))
             return &options[i];
     return NULL;
+}
+
+static void print_models(void)
+{
+    const char *chosen = mn_train_options_default().model;
+    for (int i = 0; mn_model_name(i) != NULL; i++)
+        printf("%s%s%s", i > 0 ? ", " : "", mn_model_name(i),
+               strcmp(mn_model_name(i), chosen) == 0 ? " (default)" : "");
+    printf("\n");
 }
 
 static void print_help(const command *cmd)
@@ -136,7 +146,11 @@ static void print_help(const command *cmd)
             continue;
         snprintf(left, sizeof left, "--%s %s", options[i].name,
                  options[i].value != NULL ? options[i].value : "");
-        printf("  %-22s %s\n", left, options[i].help);
+        printf("  %-22s ", left);
+        if (options[i].help != NULL)
+            printf("%s\n", options[i].help);
+        else
+            print_models();
     }
 }
 

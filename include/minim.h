@@ -752,10 +752,18 @@ MN_API mn_module *mn_flatten_layer(mn_context *context);
  * pending. */
 MN_API mn_module *mn_sequential(mn_context *context);
 MN_API mn_status mn_sequential_add(mn_module *sequential, const char *name, mn_module *child);
+/* A chain with a way around it: relu(chain(x) + shortcut(x)). mn_sequential_add appends to its
+ * chain; mn_residual_shortcut sets the shortcut, once, and takes the child over in the same way.
+ * Without one it is x itself. */
+MN_API mn_module *mn_residual(mn_context *context);
+MN_API mn_status mn_residual_shortcut(mn_module *residual, const char *name, mn_module *child);
 /* A layer in a chain is the chain's: freeing it does nothing. NULL is ignored. */
 MN_API void mn_module_free(mn_module *module);
 
-/* A model by name ("lenet5", "cnn-small") for images of the given size, initialised. */
+/* A model by name for images of the given size, initialised: "lenet5", "cnn-small", and the
+ * residual networks "resnet8" and "resnet20" (He et al. 2015, arXiv 1512.03385, section 4.2, with
+ * 1x1 convolutions where shapes change) and "resnet18" (the same with 64 to 512 channels), whose
+ * tensors have torchvision's names. Too small images are MN_ERR_SHAPE. */
 typedef struct mn_model_options {
     size_t size;
     int height, width, channels, classes; /* defaults 28, 28, 1, 10 */
@@ -765,6 +773,23 @@ MN_API mn_module *mn_model_create(mn_context *context, const char *name,
                                   const mn_model_options *options);
 /* Names of the models there are; NULL for index out of range. */
 MN_API const char *mn_model_name(int index);
+
+/* What a model costs. The bytes are measured on the context's device, in pieces of 64. What is kept
+ * for backward is per image: training-mode forward passes of two and of three images run, and the
+ * difference counts, so that parameters and whatever else is there once do not. */
+typedef struct mn_model_summary {
+    int64_t parameters;        /* numbers in them */
+    double forward_flops;      /* of one image, as mn_module_forward_flops */
+    uint64_t kept_bytes_f32;   /* left by a forward pass for backward to read, with the images */
+    uint64_t kept_bytes_16bit; /* the same in an autocast region (bf16; f16 takes as much) */
+    /* Most at once beside the parameters, workspaces included, in an evaluation-mode forward pass
+     * of one image under no-grad. */
+    uint64_t inference_peak_bytes;
+} mn_model_summary;
+/* Makes the model, runs it and frees it; summary is written only on success. Resets the context's
+ * peak. An error in a no-grad section. */
+MN_API mn_status mn_model_summarize(mn_context *context, const char *name,
+                                    const mn_model_options *options, mn_model_summary *summary);
 
 /* Makes and names the parameters of a root's tree ("conv1.weight", ...) and initialises them from
  * the context's seed. Call it when the tree is complete and before anything else is done with it;

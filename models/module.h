@@ -29,6 +29,7 @@ struct mn_module {
     char *name;        /* in that chain */
     mn_module *next;   /* after it there */
     mn_module *children, **children_end;
+    mn_module *shortcut; /* of a residual: the child beside its chain, or NULL */
     bool training;
     int slot_count;
     mn_slot_spec specs[MN_MODULE_SLOTS];

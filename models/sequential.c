@@ -1,98 +1,167 @@
-/* A chain of layers. */
+/* Chains of layers, and chains with a shortcut around them. */
 #include "models/module.h"
 
 #include <string.h>
 
-/* Runs one child in a scope of its own, so that only its result lives on. */
-static mn_tensor *run_child(mn_module *child, mn_tensor *x)
-{
-    mn_context *context = child->context;
-    mn_name_push(context, child->name);
-    mn_scope scope = mn_scope_begin(context);
-    mn_tensor *y = mn_module_forward(child, x);
-    if (child->next == NULL)
-        mn_scope_keep(y);
-    else
-        mn_retain(y);
-    mn_scope_end(context, scope);
-    mn_name_pop(context);
-    return y;
-}
+static mn_tensor *run_chain(mn_module *module, mn_tensor *x, bool given);
 
-/* Between two layers the activation is held by a reference of ours, released as soon as the next
- * layer has run: under no-grad at most two activations are alive. */
 static mn_tensor *sequential_forward(mn_module *module, mn_tensor *x)
 {
-    if (module->children == NULL)
-        mn_fail(module->context, MN_ERR_STATE, "sequential: it has no layers");
-    mn_tensor *held = NULL, *y = NULL;
-    for (mn_module *child = module->children; child != NULL; child = child->next) {
-        y = run_child(child, held != NULL ? held : x);
-        mn_release(held);
-        held = y;
-        if (y == NULL)
-            break;
-    }
-    return y;
+    return run_chain(module, x, false);
 }
 
 static const mn_module_class sequential_class = {"sequential", sequential_forward};
+
+/* Runs one child in a scope of its own, so that only its result lives on: in the scope around it,
+ * or `held` by a reference of the caller's. A reference to x that is `given` is released. */
+static mn_tensor *run_child(mn_module *child, mn_tensor *x, bool given, bool held)
+{
+    mn_context *context = child->context;
+    bool chain = child->class == &sequential_class;
+    mn_name_push(context, child->name);
+    mn_scope scope = mn_scope_begin(context);
+    mn_tensor *y = chain ? run_chain(child, x, given) : mn_module_forward(child, x);
+    if (!chain && y != NULL && y == x) /* the result has a life of its own */
+        y = mn_reshape(x, mn_tensor_ndim(x), mn_tensor_shape(x));
+    if (held)
+        mn_retain(y);
+    else
+        mn_scope_keep(y);
+    mn_scope_end(context, scope);
+    mn_name_pop(context);
+    if (given && !chain)
+        mn_release(x);
+    return y;
+}
+
+/* The child itself or the next one in the main chain. */
+static mn_module *in_chain(const mn_module *module, mn_module *child)
+{
+    return child != NULL && child == module->shortcut ? child->next : child;
+}
+
+/* Between two layers the activation is held by a reference of ours, given to the next layer and
+ * released as soon as it has run, also inside a chain in the chain: under no-grad at most two
+ * activations are alive. */
+static mn_tensor *run_chain(mn_module *module, mn_tensor *x, bool given)
+{
+    mn_module *child = in_chain(module, module->children), *next;
+    if (child == NULL) {
+        mn_fail(module->context, MN_ERR_STATE, "%s: it has no layers", module->class->kind);
+        if (given)
+            mn_release(x);
+        return NULL;
+    }
+    for (; child != NULL && x != NULL; child = next) {
+        next = in_chain(module, child->next);
+        x = run_child(child, x, given, next != NULL);
+        given = true;
+    }
+    return x;
+}
+
+static mn_tensor *residual_forward(mn_module *module, mn_tensor *x)
+{
+    mn_scope scope = mn_scope_begin(module->context);
+    mn_tensor *y = run_chain(module, x, false);
+    mn_tensor *around = module->shortcut != NULL ? run_child(module->shortcut, x, false, false) : x;
+    mn_tensor *sum = mn_scope_keep(mn_add(y, around));
+    mn_scope_end(module->context, scope);
+    return mn_relu(sum); /* both branches are gone */
+}
+
+static const mn_module_class residual_class = {"residual", residual_forward};
 
 mn_module *mn_sequential(mn_context *context)
 {
     return mn_module_new(context, &sequential_class);
 }
 
-static mn_status check_name(const mn_module *sequential, const char *name)
+mn_module *mn_residual(mn_context *context)
 {
-    mn_context *context = sequential->context;
+    return mn_module_new(context, &residual_class);
+}
+
+static mn_status check_name(const mn_module *parent, const char *name, const char *call)
+{
+    mn_context *context = parent->context;
     if (name == NULL || *name == '\0' || strchr(name, '.') != NULL)
         return mn_fail(context, MN_ERR_ARGUMENT,
-                       "mn_sequential_add: a layer's name must not be empty or hold a dot");
-    for (const mn_module *child = sequential->children; child != NULL; child = child->next)
+                       "%s: a layer's name must not be empty or hold a dot", call);
+    for (const mn_module *child = parent->children; child != NULL; child = child->next)
         if (strcmp(child->name, name) == 0)
-            return mn_fail(context, MN_ERR_ARGUMENT,
-                           "mn_sequential_add: there is a layer \"%s\" already", name);
+            return mn_fail(context, MN_ERR_ARGUMENT, "%s: there is a layer \"%s\" already", call,
+                           name);
     return MN_OK;
 }
 
-/* Nobody owns the child, and it is not a chain around the sequential: the tree stays a tree. */
-static bool is_free(const mn_module *sequential, const mn_module *child)
+/* Nobody owns the child, and it is not a chain around the parent: the tree stays a tree. */
+static bool is_free(const mn_module *parent, const mn_module *child)
 {
-    const mn_module *root = sequential;
+    const mn_module *root = parent;
     while (root->parent != NULL)
         root = root->parent;
     return child->parent == NULL && child != root;
 }
 
-static mn_status add_child(mn_module *sequential, const char *name, mn_module *child)
+static mn_status append(mn_module *parent, const char *name, mn_module *child, const char *call)
 {
-    mn_context *context = sequential->context;
+    mn_context *context = parent->context;
     MN_TRY(mn_error_status(context));
-    if (sequential->class != &sequential_class)
-        return mn_fail(context, MN_ERR_ARGUMENT, "mn_sequential_add: not a sequential module");
     if (child == NULL)
-        return mn_fail(context, MN_ERR_ARGUMENT, "mn_sequential_add: layer is NULL");
+        return mn_fail(context, MN_ERR_ARGUMENT, "%s: layer is NULL", call);
     if (child->context != context)
+        return mn_fail(context, MN_ERR_ARGUMENT, "%s: layer belongs to another context", call);
+    if (!is_free(parent, child))
         return mn_fail(context, MN_ERR_ARGUMENT,
-                       "mn_sequential_add: layer belongs to another context");
-    if (!is_free(sequential, child))
-        return mn_fail(context, MN_ERR_ARGUMENT,
-                       "mn_sequential_add: layer is in a chain already, or holds this one");
-    MN_TRY(check_name(sequential, name));
+                       "%s: layer is in a chain already, or holds this one", call);
+    MN_TRY(check_name(parent, name, call));
     child->name = mn_host_strdup(context, name);
     if (child->name == NULL)
         return mn_error_status(context);
-    child->parent = sequential;
-    *sequential->children_end = child;
-    sequential->children_end = &child->next;
+    child->parent = parent;
+    *parent->children_end = child;
+    parent->children_end = &child->next;
     return MN_OK;
+}
+
+/* What nobody owns after a failure is freed: the caller has given it away. */
+static mn_status settle(mn_status status, const mn_module *parent, mn_module *child)
+{
+    if (status != MN_OK && child != NULL && (parent == NULL || is_free(parent, child)))
+        mn_module_free(child);
+    return status;
+}
+
+static mn_status add_layer(mn_module *chain, const char *name, mn_module *child)
+{
+    if (chain == NULL)
+        return MN_ERR_ARGUMENT;
+    if (chain->class != &sequential_class && chain->class != &residual_class)
+        return mn_fail(chain->context, MN_ERR_ARGUMENT,
+                       "mn_sequential_add: not a sequential or residual module");
+    return append(chain, name, child, "mn_sequential_add");
 }
 
 mn_status mn_sequential_add(mn_module *sequential, const char *name, mn_module *child)
 {
-    mn_status status = sequential != NULL ? add_child(sequential, name, child) : MN_ERR_ARGUMENT;
-    if (status != MN_OK && child != NULL && (sequential == NULL || is_free(sequential, child)))
-        mn_module_free(child);
-    return status;
+    return settle(add_layer(sequential, name, child), sequential, child);
+}
+
+static mn_status add_shortcut(mn_module *residual, const char *name, mn_module *child)
+{
+    if (residual == NULL)
+        return MN_ERR_ARGUMENT;
+    if (residual->class != &residual_class || residual->shortcut != NULL)
+        return mn_fail(residual->context, MN_ERR_ARGUMENT, "mn_residual_shortcut: %s",
+                       residual->shortcut != NULL ? "there is a shortcut already"
+                                                  : "not a residual module");
+    MN_TRY(append(residual, name, child, "mn_residual_shortcut"));
+    residual->shortcut = child;
+    return MN_OK;
+}
+
+mn_status mn_residual_shortcut(mn_module *residual, const char *name, mn_module *child)
+{
+    return settle(add_shortcut(residual, name, child), residual, child);
 }

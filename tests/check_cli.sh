@@ -35,7 +35,7 @@ expect 2 'usage: minim COMMAND' "$minim"
 expect 0 'usage: minim COMMAND' "$minim" --help
 expect 0 '^minim [0-9]+\.[0-9]+\.[0-9]+$' "$minim" --version
 expect 2 'unknown command "trian"' "$minim" trian
-for command in train eval compare bench ops info; do
+for command in train eval compare bench models ops info; do
     expect 0 "usage: minim $command" "$minim" "$command" --help
 done
 expect 0 'default 256' "$minim" eval --help
@@ -53,6 +53,8 @@ expect 2 '--seed: expected a whole number' "$minim" train --seed=' 5'
 expect 2 '--lr: expected a number' "$minim" train --lr +1
 expect 2 '--log: needs a value' "$minim" train --log --quiet
 expect 2 'takes synthetic' "$minim" bench --data synthetic:99999999999x28x1:10
+expect 2 'models takes synthetic' "$minim" models --data mnist:idx
+expect 0 'lenet5 \(default\), cnn-small, resnet8, resnet20, resnet18' "$minim" train --help
 # ... in one line, whatever was typed
 expect 2 'unknown command "a\?b"' "$minim" $'a\nb'
 expect 2 'unknown option "--a\?b"' "$minim" train $'--a\nb'
@@ -95,6 +97,13 @@ grep -q '^minim: standard output: ' err || fail "train >&-: $(cat err)"
 grep -v '^{' closed.log && fail "train >&- wrote into its log"
 "$minim" train --data synthetic:28x28x1:10:64 --epochs 1 --log closed.log >out 2>&- || fail "train 2>&-"
 grep -v '^{' closed.log && fail "train 2>&- wrote into its log"
+
+# what models cost; one that does not fit says so in its row
+expect 0 '^resnet20 +272474 +' "$minim" models --data synthetic:32x32x3:10
+expect 0 '^lenet5 needs images of at least 12x12, these are 4x7$' "$minim" models --data synthetic:4x7x1:3
+grep -qE '^resnet8 +[0-9]' out || fail "models: $(cat out)"
+expect 1 'at least 1' "$minim" models --data synthetic:4x4x0:3
+expect 0 '^  ms/step +[0-9]' "$minim" bench --model resnet8 --steps 2 --batch 2 --warmup 0
 
 # broken data files
 mkdir idx
@@ -164,6 +173,7 @@ if command -v python3 >/dev/null; then
     json log <log.jsonl
     "$minim" eval --checkpoint off-1.st --data synthetic:28x28x1:10:192 --json | json eval
     "$minim" bench --steps 3 --warmup 1 --batch 8 --json | json bench
+    "$minim" models --json --data synthetic:9x9x1:4 | json models
     "$minim" ops --json | json ops
     "$minim" info --json | json info
     "$minim" compare $data --epochs 1 --report report --json | json compare

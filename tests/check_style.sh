@@ -23,7 +23,7 @@ there() {
 sources=$(find $(there $library include cli bench examples tests) -name '*.[ch]' -o -name '*.def' |
     sort)
 # shellcheck disable=SC2046
-scripts=$(find $(there tests cmake CMakeLists.txt run .ci) -name '*.sh' -o -name '*.cmake' \
+scripts=$(find $(there tests bench cmake CMakeLists.txt run .ci) -name '*.sh' -o -name '*.cmake' \
     -o -name '*.txt' -o -name run -type f | sort)
 
 # shellcheck disable=SC2086 # file names have no blanks

@@ -46,6 +46,9 @@ struct op_case {
 extern const op_case mn_cases_math[], mn_cases_shape[], mn_cases_image[], mn_cases_loss[],
     mn_cases_step[];
 
+/* For bench/ops.c: realistic sizes, which no test runs. */
+extern const op_case mn_cases_large[];
+
 /* Over all parts. */
 int mn_case_count(void);
 const op_case *mn_case_at(int index);

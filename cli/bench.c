@@ -1,0 +1,154 @@
+/* minim bench and minim models: what training and models cost. */
+#include "cli.h"
+
+/* "synthetic:HxWxC:CLASSES" of --data, if it was given; six digits are more than any of the numbers
+ * may have. Returns EXIT_OK or EXIT_USAGE. */
+static int read_sizes(const settings *set, const char *command_name, mn_model_options *o)
+{
+    int used = 0;
+    const char *data = set->train.data;
+    if (!set->data_given || (sscanf(data, "synthetic:%6dx%6dx%6d:%6d%n", &o->height, &o->width,
+                                    &o->channels, &o->classes, &used) == 4 &&
+                             data[used] == '\0'))
+        return EXIT_OK;
+    return cli_say(EXIT_USAGE, "--data: %s takes synthetic:HxWxC:CLASSES, got \"%.200s\"",
+                   command_name, data);
+}
+
+static double mebibytes(uint64_t bytes)
+{
+    return (double)bytes / 1048576.0;
+}
+
+/* ---- bench ----------------------------------------------------------------------------------- */
+
+static void print_bench_json(const mn_bench_options *o, const mn_bench_result *r)
+{
+    printf("{\"model\":\"%s\",\"amp\":\"%s\",\"device\":\"%s\",\"threads\":%d,\"batch\":%lld,"
+           "\"steps\":%lld,",
+           o->model, cli_amp_name(o->amp), o->context.device != NULL ? o->context.device : "cpu",
+           r->threads, (long long)o->batch, (long long)o->steps);
+    printf("\"images_per_s\":{\"median\":%.6g,\"min\":%.6g,\"max\":%.6g},", r->images_per_s_median,
+           r->images_per_s_min, r->images_per_s_max);
+    printf("\"step_ms\":{\"median\":%.6g,\"min\":%.6g,\"max\":%.6g},", r->step_ms_median,
+           r->step_ms_min, r->step_ms_max);
+    printf("\"peak_tensor_bytes\":%llu,\"peak_rss_bytes\":%llu,\"gflop_per_step\":%.6g,"
+           "\"gflops\":%.6g}\n",
+           (unsigned long long)r->peak_tensor_bytes, (unsigned long long)r->peak_rss_bytes,
+           r->gflop_per_step, r->gflops);
+}
+
+static void print_bench(const mn_bench_options *o, const mn_bench_result *r)
+{
+    printf("%s on %dx%dx%d images, amp %s, batch %lld, %s with %d thread%s, %lld steps\n", o->model,
+           o->height, o->width, o->channels, cli_amp_name(o->amp), (long long)o->batch,
+           o->context.device != NULL ? o->context.device : "cpu", r->threads,
+           r->threads == 1 ? "" : "s", (long long)o->steps);
+    printf("  images/s  %10.1f   (%.1f to %.1f)\n", r->images_per_s_median, r->images_per_s_min,
+           r->images_per_s_max);
+    printf("  ms/step   %10.2f   (%.2f to %.2f)\n", r->step_ms_median, r->step_ms_min,
+           r->step_ms_max);
+    printf("  GFLOP/s   %10.1f   (%.3g GFLOP a step)\n", r->gflops, r->gflop_per_step);
+    printf("  peak MiB  %10.1f   in tensors; resident %.1f\n", mebibytes(r->peak_tensor_bytes),
+           mebibytes(r->peak_rss_bytes));
+}
+
+int cli_bench(settings *set)
+{
+    mn_bench_options options = mn_bench_options_default();
+    mn_model_options sizes = mn_model_options_default();
+    int usage = read_sizes(set, "bench", &sizes);
+    if (usage != EXIT_OK)
+        return usage;
+    options.model = set->train.model;
+    options.batch = set->train.batch;
+    options.steps = set->train.steps > 0 ? set->train.steps : options.steps;
+    options.warmup = set->warmup;
+    options.amp = set->train.amp;
+    options.height = sizes.height;
+    options.width = sizes.width;
+    options.channels = sizes.channels;
+    options.classes = sizes.classes;
+    options.context = set->train.context;
+    mn_bench_result r;
+    mn_error error = {MN_OK, ""};
+    if (mn_bench(&options, &r, &error) != MN_OK)
+        return cli_fail_error("bench", &error);
+    if (set->json)
+        print_bench_json(&options, &r);
+    else
+        print_bench(&options, &r);
+    return EXIT_OK;
+}
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+static void print_model_json(const char *name, const mn_model_summary *s, const char *error)
+{
+    printf("{\"model\":\"%s\"", name);
+    if (error != NULL) {
+        printf(",\"error\":");
+        cli_json_string(stdout, error);
+    } else {
+        printf(",\"parameters\":%lld,\"forward_flops\":%.15g,\"kept_bytes_f32\":%llu,"
+               "\"kept_bytes_16bit\":%llu,\"inference_peak_bytes\":%llu",
+               (long long)s->parameters, s->forward_flops, (unsigned long long)s->kept_bytes_f32,
+               (unsigned long long)s->kept_bytes_16bit,
+               (unsigned long long)s->inference_peak_bytes);
+    }
+    printf("}");
+}
+
+static void print_model(const char *name, const mn_model_summary *s, const char *error)
+{
+    if (error != NULL)
+        printf("%s\n", error); /* begins with the model's name */
+    else
+        printf("%-10s %12lld %10.2f %13.1f %13.1f %15.1f\n", name, (long long)s->parameters,
+               1e-6 * s->forward_flops, 1024.0 * mebibytes(s->kept_bytes_f32),
+               1024.0 * mebibytes(s->kept_bytes_16bit),
+               1024.0 * mebibytes(s->inference_peak_bytes));
+}
+
+/* A model that the images are too small for has a row that says so. */
+static mn_status list_models(mn_context *context, const mn_model_options *sizes, bool json)
+{
+    printf(json ? "{\"height\":%d,\"width\":%d,\"channels\":%d,\"classes\":%d,\"models\":["
+                : "One image of %dx%dx%d, %d classes:\n\n",
+           sizes->height, sizes->width, sizes->channels, sizes->classes);
+    if (!json)
+        printf("%-10s %12s %10s %13s %13s %15s\n", "model", "parameters", "MFLOP", "kept FP32 KiB",
+               "16 bit KiB", "inference KiB");
+    for (int i = 0; mn_model_name(i) != NULL; i++) {
+        mn_model_summary summary;
+        const char *name = mn_model_name(i);
+        mn_status status = mn_model_summarize(context, name, sizes, &summary);
+        if (status != MN_OK && status != MN_ERR_SHAPE)
+            return status;
+        if (json && i > 0)
+            printf(",");
+        (json ? print_model_json : print_model)(
+            name, &summary, status == MN_ERR_SHAPE ? mn_error_message(context) : NULL);
+        mn_error_clear(context);
+    }
+    if (json)
+        printf("]}\n");
+    return MN_OK;
+}
+
+int cli_models(settings *set)
+{
+    mn_model_options sizes = mn_model_options_default();
+    int usage = read_sizes(set, "models", &sizes);
+    if (usage != EXIT_OK)
+        return usage;
+    mn_error error = {MN_OK, ""};
+    mn_context *context = mn_context_create(&set->train.context, &error);
+    if (context == NULL)
+        return cli_fail_error("models", &error);
+    int status = EXIT_OK;
+    if (list_models(context, &sizes, set->json) != MN_OK)
+        status = cli_fail("models", mn_error_message(context));
+    mn_context_free(context);
+    return status;
+}
