@@ -32,7 +32,12 @@ mn_tensor *mn_pad(mn_tensor *x, const int64_t *before, const int64_t *after, dou
 {
     mn_pad_attributes attributes = {.value = value};
     mn_context *context = mn_enter(MN_OP_pad, &x, 1, 1);
-    if (!context || mn_value_check(context, x->dtype, value) != MN_OK)
+    if (!context)
+        return NULL;
+    mn_name_push(context, "pad");
+    mn_status status = mn_value_check(context, x->dtype, value);
+    mn_name_pop(context);
+    if (status != MN_OK)
         return NULL;
     for (int i = 0; i < x->ndim; i++) {
         attributes.before[i] = before ? before[i] : 0;

@@ -1,4 +1,5 @@
 /* ops/infer_reduce.c: shape rules of softmax, cross entropy and reductions. */
+#include "core/math.h"
 #include "ops/internal.h"
 
 #include <math.h>
@@ -89,11 +90,18 @@ mn_status mn_infer_sum(mn_infer *infer)
                            mn_dtype_is_float(dtype) ? mn_result_dtype(infer, dtype) : MN_I64);
 }
 
-/* Also of var. */
 mn_status mn_infer_mean(mn_infer *infer)
 {
     MN_TRY(mn_need_float(infer, 0, "the input"));
     return infer_reduction(infer, infer->in[0].dtype);
+}
+
+mn_status mn_infer_var(mn_infer *infer)
+{
+    const double correction = ((const mn_reduce_attributes *)infer->attributes)->p;
+    if (!mn_isfinite_f64(correction))
+        return mn_infer_error(infer, MN_ERR_ARGUMENT, "the correction is %g", correction);
+    return mn_infer_mean(infer);
 }
 
 static mn_status need_elements(mn_infer *infer)
