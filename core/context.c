@@ -252,6 +252,20 @@ mn_status mn_seed(mn_context *context, uint64_t seed)
     return MN_OK;
 }
 
+/* The position fills 64 bits of a stream's counter: 40 of the step, 24 of the micro-step. */
+mn_status mn_random_position(mn_context *context, int64_t step, int64_t micro_step)
+{
+    MN_TRY(mn_error_status(context));
+    if (step < 0 || step >> 40 != 0 || micro_step < 0 || micro_step >> 24 != 0)
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "random_position: step %lld, micro-step %lld: must be in [0, 2^40) and "
+                       "[0, 2^24)",
+                       (long long)step, (long long)micro_step);
+    context->random_position = (uint64_t)step << 24 | (uint64_t)micro_step;
+    context->dropout_calls = 0;
+    return MN_OK;
+}
+
 mn_status mn_memory_trim(mn_context *context)
 {
     MN_TRY(mn_error_status(context));

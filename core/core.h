@@ -154,6 +154,8 @@ struct mn_context {
     int scope_depth;              /* 0: only the root scope */
     uint64_t next_scope_id;
     uint64_t seed;
+    uint64_t random_position; /* of mn_random_position */
+    uint32_t dropout_calls;   /* since it was set */
     mn_slot slots[MN_SLOT_COUNT];
     mn_cast_hook cast_hook;
     bool closed;

@@ -5,28 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#define ROUNDS 10
-
-void mn_philox4x32(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4])
-{
-    uint32_t k0 = key[0], k1 = key[1];
-    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
-    for (int round = 0; round < ROUNDS; round++) {
-        uint64_t a = (uint64_t)UINT32_C(0xD2511F53) * c0;
-        uint64_t b = (uint64_t)UINT32_C(0xCD9E8D57) * c2;
-        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)b;
-        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)a;
-        k0 += UINT32_C(0x9E3779B9);
-        k1 += UINT32_C(0xBB67AE85);
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
-}
-
 /* The finaliser of MurmurHash3: a bijection of 64 bits. */
 static uint64_t mix(uint64_t x)
 {

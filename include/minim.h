@@ -179,9 +179,14 @@ MN_API void mn_error_clear(mn_context *context);
 
 /* Waits until all enqueued work has run; reports device errors. */
 MN_API mn_status mn_synchronize(mn_context *context);
-/* Sets the seed of the context's random streams: so far that of parameter initialisation. Loaders
- * have a seed of their own. */
+/* Sets the seed of the context's random streams: those of parameter initialisation and of dropout.
+ * Loaders have a seed of their own. */
 MN_API mn_status mn_seed(mn_context *context, uint64_t seed);
+/* Where training is: step in [0, 2^40), micro-step within it in [0, 2^24). Calls of mn_dropout are
+ * counted from 0 again, and their masks depend on seed, layer path, position and that count alone:
+ * a step that is retried, or run after a resume, draws the same masks. The training loop sets it
+ * before every micro-step. Without it calls are counted from the context's creation. */
+MN_API mn_status mn_random_position(mn_context *context, int64_t step, int64_t micro_step);
 /* Returns the pool's cached memory to the allocator. */
 MN_API mn_status mn_memory_trim(mn_context *context);
 
@@ -305,6 +310,35 @@ MN_API mn_tensor *mn_reshape(mn_tensor *x, int ndim, const int64_t *shape);
 /* y[i_axes[0], i_axes[1], ...] = x[i_0, i_1, ...], copied into row-major order; axes is a
  * permutation of 0..ndim-1 and output axis j is input axis axes[j]. */
 MN_API mn_tensor *mn_permute(mn_tensor *x, int ndim, const int *axes);
+/* y = elements start to end - 1 along axis, copied. Negative positions count from the end; what is
+ * out of range is cut off, as in Python's slices, so that INT64_MAX stands for the end. A negative
+ * axis counts from the end, here and below. */
+MN_API mn_tensor *mn_slice(mn_tensor *x, int axis, int64_t start, int64_t end);
+/* x with before[i] elements of the value put in front of axis i and after[i] behind it; negative
+ * amounts take elements away. Both arrays have an entry per axis; NULL: all 0. The value is checked
+ * as in mn_full. */
+MN_API mn_tensor *mn_pad(mn_tensor *x, const int64_t *before, const int64_t *after, double value);
+/* The tensors, 1 to 8 of them, one after the other along axis; elsewhere their extents are equal.
+ * Mixed dtypes promote. */
+MN_API mn_tensor *mn_concat(mn_tensor *const *tensors, int count, int axis);
+/* y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of 3, as torch.gather. index: i64, with x's
+ * number of axes and, but along axis, extents no larger than x's; y has its shape. An index outside
+ * of [0, extent) is MN_ERR_ARGUMENT, reported when the work has run: on "cpu" at once. */
+MN_API mn_tensor *mn_gather(mn_tensor *x, int axis, mn_tensor *index);
+/* y = x, then y[i][index[i][j][k]][k] += src[i][j][k] for axis 1 of 3, in order of j; sums of 16
+ * bit in f32, rounded once. index as in mn_gather; src has its shape (torch.scatter_add also takes
+ * a larger one, of which it then uses a part). x and src promote. */
+MN_API mn_tensor *mn_scatter_add(mn_tensor *x, int axis, mn_tensor *index, mn_tensor *src);
+/* y[..., c] = 1 where c = labels[...], else 0, for labels i64 and `classes` values of c. Labels out
+ * of range as in mn_gather. */
+MN_API mn_tensor *mn_one_hot(mn_tensor *labels, int64_t classes, mn_dtype dtype);
+/* Training: y = x keep / (1 - p), where each element is kept with probability 1 - p (Srivastava et
+ * al. 2014); p = 1 gives x 0. Else, and for p = 0, a view of x. keep depends on what
+ * mn_random_position tells and on the element's index, not on dtype or threads; it is drawn again
+ * in backward, not stored (Philox4x32-10: kept if word i of the stream is at least floor(p 2^32)).
+ */
+MN_API mn_tensor *mn_dropout(mn_tensor *x, double p, bool training);
+
 /* -- element by element -- */
 
 /* y = a + b and y = a * b, element by element with broadcasting. */
@@ -379,6 +413,17 @@ MN_API mn_tensor *mn_cross_entropy(mn_tensor *logits, mn_tensor *labels);
  * (f64 for f64). Integers: sum gives i64, mean is an error. */
 MN_API mn_tensor *mn_sum(mn_tensor *x, int naxes, const int *axes, bool keep);
 MN_API mn_tensor *mn_mean(mn_tensor *x, int naxes, const int *axes, bool keep);
+/* Largest or smallest element over the axes, as torch.amax and torch.amin; NaN wins. The gradient
+ * is shared evenly among equal ones. An empty axis is an error. */
+MN_API mn_tensor *mn_amax(mn_tensor *x, int naxes, const int *axes, bool keep);
+MN_API mn_tensor *mn_amin(mn_tensor *x, int naxes, const int *axes, bool keep);
+/* (sum |x|^p)^(1/p) over the axes for p = 1 or 2, the largest |x| for p = INFINITY, as
+ * torch.linalg.vector_norm. Accumulates in f64; inside an autocast region 16-bit input gives f32.
+ * The gradient at 0 is 0; for INFINITY it is shared as in mn_amax. */
+MN_API mn_tensor *mn_norm(mn_tensor *x, double p, int naxes, const int *axes, bool keep);
+/* Variance over the axes, sum (x - mean)^2 / max(0, n - correction), as torch.var: correction 1 is
+ * the unbiased one. Two passes, accumulates in f64. */
+MN_API mn_tensor *mn_var(mn_tensor *x, double correction, int naxes, const int *axes, bool keep);
 /* Scalar sum of a[i] * b[i] over vectors of equal length. */
 MN_API mn_tensor *mn_dot(mn_tensor *a, mn_tensor *b);
 /* Index (i64) of the first largest element along axis; the first NaN wins. No gradient. */

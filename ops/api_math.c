@@ -57,12 +57,12 @@ mn_tensor *mn_dot(mn_tensor *a, mn_tensor *b)
 
 /* ---- along an axis --------------------------------------------------------------------------- */
 
-/* axis in [-ndim, ndim) as one in [0, ndim). */
-static mn_status normalize(mn_context *context, mn_op_id id, int axis, int ndim, int64_t *result)
+mn_status mn_normalize_axis(mn_context *context, const char *op, int axis, int ndim,
+                            int64_t *result)
 {
     if (axis < -ndim || axis >= ndim)
-        return mn_fail(context, MN_ERR_ARGUMENT, "%s: axis %d is out of range for %d axes",
-                       mn_ops[id].name, axis, ndim);
+        return mn_fail(context, MN_ERR_ARGUMENT, "%s: axis %d is out of range for %d axes", op,
+                       axis, ndim);
     *result = axis < 0 ? axis + ndim : axis;
     return MN_OK;
 }
@@ -71,7 +71,8 @@ static mn_tensor *along_axis(mn_op_id id, mn_tensor *x, int axis)
 {
     mn_axis_attributes attributes = {.axis = 0};
     mn_context *context = mn_enter(id, &x, 1, 1);
-    if (!context || normalize(context, id, axis, x->ndim, &attributes.axis) != MN_OK)
+    if (!context ||
+        mn_normalize_axis(context, mn_ops[id].name, axis, x->ndim, &attributes.axis) != MN_OK)
         return NULL;
     return mn_apply1(id, &x, 1, &attributes);
 }
@@ -103,7 +104,7 @@ static mn_status axis_mask(mn_context *context, mn_op_id id, const mn_tensor *x,
     *mask = naxes == 0 ? (INT64_C(1) << x->ndim) - 1 : 0;
     for (int i = 0; i < naxes; i++) {
         int64_t axis = 0;
-        MN_TRY(normalize(context, id, axes[i], x->ndim, &axis));
+        MN_TRY(mn_normalize_axis(context, mn_ops[id].name, axes[i], x->ndim, &axis));
         if (*mask >> axis & 1)
             return mn_fail(context, MN_ERR_ARGUMENT, "%s: axis %d is given twice", mn_ops[id].name,
                            axes[i]);
@@ -112,9 +113,9 @@ static mn_status axis_mask(mn_context *context, mn_op_id id, const mn_tensor *x,
     return MN_OK;
 }
 
-static mn_tensor *reduced(mn_op_id id, mn_tensor *x, int naxes, const int *axes, bool keep)
+static mn_tensor *reduced(mn_op_id id, mn_tensor *x, int naxes, const int *axes,
+                          mn_reduce_attributes attributes)
 {
-    mn_reduce_attributes attributes = {.keep = keep};
     mn_context *context = mn_enter(id, &x, 1, 1);
     if (!context || axis_mask(context, id, x, naxes, axes, &attributes.axes) != MN_OK)
         return NULL;
@@ -123,10 +124,31 @@ static mn_tensor *reduced(mn_op_id id, mn_tensor *x, int naxes, const int *axes,
 
 mn_tensor *mn_sum(mn_tensor *x, int naxes, const int *axes, bool keep)
 {
-    return reduced(MN_OP_sum, x, naxes, axes, keep);
+    return reduced(MN_OP_sum, x, naxes, axes, (mn_reduce_attributes){.keep = keep});
 }
 
 mn_tensor *mn_mean(mn_tensor *x, int naxes, const int *axes, bool keep)
 {
-    return reduced(MN_OP_mean, x, naxes, axes, keep);
+    return reduced(MN_OP_mean, x, naxes, axes, (mn_reduce_attributes){.keep = keep});
+}
+
+mn_tensor *mn_amax(mn_tensor *x, int naxes, const int *axes, bool keep)
+{
+    return reduced(MN_OP_amax, x, naxes, axes, (mn_reduce_attributes){.keep = keep});
+}
+
+mn_tensor *mn_amin(mn_tensor *x, int naxes, const int *axes, bool keep)
+{
+    return reduced(MN_OP_amin, x, naxes, axes, (mn_reduce_attributes){.keep = keep});
+}
+
+mn_tensor *mn_norm(mn_tensor *x, double p, int naxes, const int *axes, bool keep)
+{
+    return reduced(MN_OP_norm, x, naxes, axes, (mn_reduce_attributes){.keep = keep, .p = p});
+}
+
+mn_tensor *mn_var(mn_tensor *x, double correction, int naxes, const int *axes, bool keep)
+{
+    return reduced(MN_OP_var, x, naxes, axes,
+                   (mn_reduce_attributes){.keep = keep, .p = correction});
 }

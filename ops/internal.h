@@ -80,6 +80,12 @@ void mn_reference_run(const void *record);
 
 /* ---- helpers of the public functions --------------------------------------------------------- */
 
+/* axis in [-ndim, ndim) as one in [0, ndim). */
+mn_status mn_normalize_axis(mn_context *context, const char *op, int axis, int ndim,
+                            int64_t *result);
+/* Casts the inputs to the dtype that they all promote to. */
+mn_status mn_promote_inputs(mn_tensor **inputs, int count);
+
 /* The context that an op called with these tensors runs in; NULL if the call cannot go on: an error
  * is pending, no tensor was given, or one of the first `required` is missing. */
 mn_context *mn_enter(mn_op_id id, mn_tensor *const *inputs, int count, int required);

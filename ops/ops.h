@@ -59,6 +59,10 @@ typedef struct mn_split {
 mn_split mn_split_at(const mn_view *view, int64_t axis);
 /* Product of the extents of the axes whose bits are set. */
 double mn_extent_of(const mn_view *view, int64_t axes);
+/* Whether the index is in [0, bound); if not, that is the call's fault. */
+bool mn_index_check(const mn_call *call, int64_t index, int64_t bound);
+/* Steps of x for a walk over the index, the axis standing still. */
+void mn_gather_steps(const mn_view *x, const mn_view *index, int64_t axis, int64_t *step);
 /* Whether an optional input was given. */
 bool mn_has_input(const mn_call *call, int input);
 
@@ -82,6 +86,17 @@ typedef struct mn_value_attributes { /* fill */
 typedef struct mn_permute_attributes {
     int64_t axes[MN_MAX_DIMS];
 } mn_permute_attributes;
+typedef struct mn_pad_attributes {
+    int64_t before[MN_MAX_DIMS], after[MN_MAX_DIMS];
+    double value;
+} mn_pad_attributes;
+typedef struct mn_dropout_attributes { /* block b: counter words b, call, low, high position */
+    double p;
+    int64_t key[2], position, call;
+} mn_dropout_attributes;
+/* The words that decide about elements 4 block to 4 block + 3, and the least one that keeps. */
+void mn_dropout_words(const mn_dropout_attributes *attributes, int64_t block, uint32_t words[4]);
+uint32_t mn_dropout_threshold(double p);
 typedef struct mn_matmul_attributes {
     int64_t transpose_a, transpose_b;
 } mn_matmul_attributes;
@@ -98,11 +113,12 @@ typedef struct mn_extent_attributes { /* global_avg_pool2d_backward */
 typedef struct mn_batch_norm_attributes { /* the four batch-norm ops */
     double eps, momentum;
 } mn_batch_norm_attributes;
-typedef struct mn_axis_attributes { /* softmax family, argmax; axis >= 0 */
+typedef struct mn_axis_attributes { /* softmax family, argmax, concat, gather; axis >= 0 */
     int64_t axis;
 } mn_axis_attributes;
-typedef struct mn_reduce_attributes { /* sum, mean: bit i of axes: axis i is summed over */
+typedef struct mn_reduce_attributes { /* reductions: bit i of axes: axis i is reduced */
     int64_t axes, keep;
+    double p; /* norm: 1, 2 or infinity; var: the correction; else 0 */
 } mn_reduce_attributes;
 typedef struct mn_norm_attributes { /* grad_norm */
     int64_t first, last;            /* of the parameters in this norm */

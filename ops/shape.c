@@ -95,6 +95,20 @@ int64_t mn_offset(int64_t index, int ndim, const int64_t *shape, const int64_t *
     return offset;
 }
 
+bool mn_index_check(const mn_call *call, int64_t index, int64_t bound)
+{
+    if (index >= 0 && index < bound)
+        return true;
+    mn_call_fault(call, MN_ERR_ARGUMENT, "index %lld is not in [0, %lld)", index, bound);
+    return false;
+}
+
+void mn_gather_steps(const mn_view *x, const mn_view *index, int64_t axis, int64_t *step)
+{
+    mn_steps(x, index->ndim, step);
+    step[axis] = 0;
+}
+
 mn_split mn_split_at(const mn_view *view, int64_t axis)
 {
     mn_split split = {1, view->shape[axis], 1};

@@ -54,6 +54,8 @@ static int parse_inputs(mn_context *ctx, const char *text, mn_tensor **inputs)
 
 static const mn_shape_attributes shape_2_3 = {.ndim = 2, .shape = {2, 3}, .scale = 1};
 static const mn_shape_attributes shape_bad = {.ndim = 2, .shape = {2, -3}, .scale = 1};
+static const mn_pad_attributes cut_3 = {.before = {-3}};
+static const mn_dropout_attributes half = {.p = 0.5};
 static const mn_cast_attributes to_f16 = {.dtype = MN_F16}, to_nothing = {.dtype = 9};
 static const mn_permute_attributes swap = {.axes = {1, 0}}, twice = {.axes = {1, 1}};
 static const mn_matmul_attributes transposed = {.transpose_a = 1, .transpose_b = 1};
@@ -99,6 +101,13 @@ static const bad_case bad_cases[] = {
     {MN_OP_expand, "[2] f32", WITH(shape_2_3), MN_ERR_SHAPE, "does not broadcast to [2,3]"},
     {MN_OP_reduce_to, "[3] f32", WITH(shape_2_3), MN_ERR_SHAPE,
      "[2,3] does not broadcast to the input"},
+    {MN_OP_pad, "[2,3] f32", WITH(cut_3), MN_ERR_SHAPE, "-3 elements before and 0 after axis 0"},
+    {MN_OP_concat, "[2,3] f32; [1,2] f32", WITH(axis_1), MN_ERR_SHAPE, "tensor 1 does not fit"},
+    {MN_OP_concat, "[2,3] f32; [2,3] f16", WITH(axis_1), MN_ERR_DTYPE, "dtypes f32 and f16"},
+    {MN_OP_gather, "[2,3] f32; [3,1] i64", WITH(axis_1), MN_ERR_SHAPE, "along axis 0: 3 > 2"},
+    {MN_OP_scatter_add, "[2,3] f32; [2,1] f32; [1,2] i64", WITH(axis_1), MN_ERR_SHAPE,
+     "the source is [2,1], that of the index [1,2]"},
+    {MN_OP_dropout, "[2] i32", WITH(half), MN_ERR_DTYPE, "the input is i32, must be floating"},
     {MN_OP_add, "[2,3] f32; [2] f32", NO_ATTRIBUTES, MN_ERR_SHAPE,
      "[2,3] and [2] do not broadcast"},
     {MN_OP_add, "[2] f32; [2] f16", NO_ATTRIBUTES, MN_ERR_DTYPE,
@@ -172,6 +181,12 @@ static const bad_case bad_cases[] = {
      MN_ERR_DTYPE, "the gradient is f16, must be f32"},
     {MN_OP_sum, "[2,3] f32", WITH(over_2), MN_ERR_SHAPE, "axes 0x4 are out of range"},
     {MN_OP_mean, "[2,3] i64", WITH(over_0), MN_ERR_DTYPE, "must be floating"},
+    {MN_OP_amax, "[0,3] f32", WITH(over_0), MN_ERR_SHAPE, "axis 0 is empty"},
+    {MN_OP_amin, "[2,3] f32", WITH(over_2), MN_ERR_SHAPE, "axes 0x4 are out of range"},
+    {MN_OP_norm, "[2,3] f32", WITH(over_0), MN_ERR_ARGUMENT, "p is 0, must be 1, 2 or INFINITY"},
+    {MN_OP_norm_backward, "[2] f32; [2,3] f16; [2] f32", WITH(over_0), MN_ERR_SHAPE,
+     "the gradient is [2], must be [3]"},
+    {MN_OP_var, "[2,3] i64", WITH(over_0), MN_ERR_DTYPE, "must be floating"},
     {MN_OP_dot, "[2] f32; [3] f32", NO_ATTRIBUTES, MN_ERR_SHAPE,
      "shape of b is [3], that of a [2]"},
     {MN_OP_dot, "[2,1] f32; [2,1] f32", NO_ATTRIBUTES, MN_ERR_SHAPE, "a must have 1 axes, not 2"},

@@ -157,7 +157,7 @@ static mn_status run_window(mn_run *run)
     mn_run_progress *p = &run->progress;
     int64_t left = run->count - p->position;
     int64_t samples = run->window < left ? run->window : left;
-    for (int64_t done = 0; done < samples;) {
+    for (int64_t done = 0, micro_step = 0; done < samples; micro_step++) {
         mn_batch batch;
         MN_TRY(mn_loader_next(run->train, &batch, &run->error));
         if (batch.count < 1 || batch.count > samples - done)
@@ -165,6 +165,7 @@ static mn_status run_window(mn_run *run)
                                 "the loader gave %lld images where %lld were left in the window",
                                 (long long)batch.count, (long long)(samples - done));
         done += batch.count;
+        MN_TRY(mn_random_position(run->context, p->step + 1, micro_step));
         MN_TRY(
             mn_run_micro_step(run, &batch, (double)batch.count / (double)samples, done == samples));
     }

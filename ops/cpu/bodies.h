@@ -5,6 +5,7 @@
 #define MN_OPS_CPU_BODIES_H
 
 #include "core/math.h"
+#include "core/philox.h"
 #include "ops/cpu/body_table.h"
 
 #include <math.h>
@@ -91,6 +92,23 @@ static void body_flush(size_t n, float *restrict acc, double *restrict sum)
     }
 }
 
+/* ---- dropout --------------------------------------------------------------------------------- */
+
+static void body_keep_factors(size_t blocks, const mn_keep *keep, uint32_t first,
+                              float *restrict factors)
+{
+    const uint32_t threshold = keep->threshold, key[2] = {keep->key[0], keep->key[1]};
+    const uint32_t call = keep->call, low = keep->position[0], high = keep->position[1];
+    const float scale = keep->scale;
+    for (size_t b = 0; b < blocks; b++) {
+        const uint32_t counter[4] = {first + (uint32_t)b, call, low, high};
+        uint32_t words[4];
+        mn_philox4x32(key, counter, words);
+        for (size_t i = 0; i < 4; i++)
+            factors[4 * b + i] = masked((uint32_t)(words[i] >= threshold), scale);
+    }
+}
+
 /* ---- batch normalisation --------------------------------------------------------------------- */
 
 static void body_normalize(size_t n, const float *restrict x, const mn_norm_tables *tables,
@@ -118,6 +136,14 @@ static void body_max(size_t n, const float *restrict x, float *restrict largest)
     for (size_t i = 0; i < n; i++) {
         float known = x[i] <= largest[i] ? largest[i] : x[i]; /* x also if one is NaN */
         largest[i] = largest[i] != largest[i] ? largest[i] : known;
+    }
+}
+
+static void body_min(size_t n, const float *restrict x, float *restrict smallest)
+{
+    for (size_t i = 0; i < n; i++) {
+        float known = x[i] >= smallest[i] ? smallest[i] : x[i];
+        smallest[i] = smallest[i] != smallest[i] ? smallest[i] : known;
     }
 }
 
@@ -431,9 +457,11 @@ const mn_bodies MN_BODIES = {
     .add_moments = body_add_moments,
     .add_gradients = body_add_gradients,
     .flush = body_flush,
+    .keep_factors = body_keep_factors,
     .normalize = body_normalize,
     .normalize_backward = body_normalize_backward,
     .max = body_max,
+    .min = body_min,
     .max_number = body_max_number,
     .fold_sum = body_fold_sum,
     .fold_max = body_fold_max,

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define MN_POOL_LIMIT 256
 
@@ -31,6 +32,13 @@ typedef struct mn_step_factors {
 typedef void mn_step_body(size_t n, const mn_step_factors *f, const float *g, float *p, float *s0,
                           float *s1);
 
+/* What dropout draws with (see mn_dropout_attributes), and the factor of what is kept. */
+typedef struct mn_keep {
+    uint32_t key[2], call, position[2];
+    uint32_t threshold;
+    float scale;
+} mn_keep;
+
 typedef struct mn_bodies {
     /* y <= 0 ? 0 : g; also relu, with g = y. */
     void (*relu_backward)(size_t n, const float *g, const float *y, float *dx);
@@ -50,13 +58,17 @@ typedef struct mn_bodies {
     /* sum += acc in f64; acc = 0. */
     void (*flush)(size_t n, float *acc, double *sum);
 
+    /* Factors, scale or 0, of the elements of `blocks` blocks of four from `first` on. */
+    void (*keep_factors)(size_t blocks, const mn_keep *keep, uint32_t first, float *factors);
+
     /* y = (x - mean) scale + shift */
     void (*normalize)(size_t n, const float *x, const mn_norm_tables *tables, float *y);
     /* dx = scale (g - shift - (x - mean) gradient) */
     void (*normalize_backward)(size_t n, const float *g, const float *x,
                                const mn_norm_tables *tables, float *dx);
 
-    void (*max)(size_t n, const float *x, float *largest);        /* NaN wins */
+    void (*max)(size_t n, const float *x, float *largest); /* NaN wins */
+    void (*min)(size_t n, const float *x, float *smallest);
     void (*max_number)(size_t n, const float *x, float *largest); /* NaN is passed over */
     float (*fold_sum)(size_t n, float *x);                        /* both overwrite x; n >= 1 */
     float (*fold_max)(size_t n, float *x);                        /* of max_number */

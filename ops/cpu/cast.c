@@ -56,7 +56,7 @@ static void run_copy(const void *arg, int64_t begin, int64_t end)
             (size_t)(end - begin) * mn_dtype_size(c->x->dtype));
 }
 
-static void convert(const mn_call *call, const mn_view *x, const mn_view *y)
+void mn_run_convert(const mn_call *call, const mn_view *x, const mn_view *y)
 {
     const conversion c = {call, x, y};
     mn_run_ranges(call, y->numel, MN_CHUNK, x->dtype == y->dtype ? run_copy : run_convert, &c);
@@ -64,12 +64,12 @@ static void convert(const mn_call *call, const mn_view *x, const mn_view *y)
 
 void mn_cpu_cast(const mn_call *call)
 {
-    convert(call, &call->in[0], &call->out[0]);
+    mn_run_convert(call, &call->in[0], &call->out[0]);
 }
 
 void mn_cpu_assign(const mn_call *call)
 {
-    convert(call, &call->in[1], &call->in[0]);
+    mn_run_convert(call, &call->in[1], &call->in[0]);
 }
 
 static void run_fill(const void *arg, int64_t begin, int64_t end)

@@ -15,7 +15,7 @@ static mn_matrix image_of(const mn_call *call, const mn_view *view)
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static void pack_forward(const mn_gather *g, int64_t group, int64_t panel, float *dst)
+static void pack_forward(const mn_conv_gather *g, int64_t group, int64_t panel, float *dst)
 {
     const int64_t width = g->kernels->columns, first = panel * width;
     const mn_matrix w = {g->call, g->weights, g->depth};
@@ -23,12 +23,12 @@ static void pack_forward(const mn_gather *g, int64_t group, int64_t panel, float
     mn_pack_transposed(g->kernels, &w, &region, dst);
 }
 
-static mn_gather forward(const mn_call *call, int64_t phase)
+static mn_conv_gather forward(const mn_call *call, int64_t phase)
 {
     const mn_conv2d_attributes *attributes = attributes_of(call);
     const mn_view *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
     (void)phase;
-    return (mn_gather){
+    return (mn_conv_gather){
         .call = call,
         .weights = w,
         .bias = mn_has_input(call, 2) ? &call->in[2] : NULL,
@@ -80,7 +80,7 @@ static mn_conv_axis phase_axis(const mn_conv2d_attributes *a, int axis, int64_t 
 }
 
 /* Depth runs over (row tap, column tap, output channel k); columns are input channels. */
-static void pack_phase(const mn_gather *g, int64_t group, int64_t panel, float *dst)
+static void pack_phase(const mn_conv_gather *g, int64_t group, int64_t panel, float *dst)
 {
     const mn_conv_axis *y = &g->strips.y, *x = &g->strips.x;
     const int64_t width = g->kernels->columns, first = panel * width;
@@ -104,33 +104,35 @@ static int64_t phase_count(const mn_call *call)
     return mn_min(a->stride[0], a->extent[0]) * mn_min(a->stride[1], a->extent[1]);
 }
 
-static mn_gather backward_phase(const mn_call *call, int64_t phase)
+static mn_conv_gather backward_phase(const mn_call *call, int64_t phase)
 {
     const mn_conv2d_attributes *a = attributes_of(call);
     const mn_view *g = &call->in[0], *w = &call->in[1];
     const int64_t across = mn_min(a->stride[1], a->extent[1]);
-    return (mn_gather){.call = call,
-                       .weights = w,
-                       .strips = {.image = image_of(call, g),
-                                  .images = g->shape[0],
-                                  .channels = g->shape[3],
-                                  .group_channels = g->shape[3] / a->groups,
-                                  .y = phase_axis(a, 0, phase / across, g->shape[1], w->shape[1]),
-                                  .x = phase_axis(a, 1, phase % across, g->shape[2], w->shape[2])},
-                       .groups = a->groups,
-                       .columns = w->shape[3],
-                       .pack = pack_phase};
+    return (mn_conv_gather){
+        .call = call,
+        .weights = w,
+        .strips = {.image = image_of(call, g),
+                   .images = g->shape[0],
+                   .channels = g->shape[3],
+                   .group_channels = g->shape[3] / a->groups,
+                   .y = phase_axis(a, 0, phase / across, g->shape[1], w->shape[1]),
+                   .x = phase_axis(a, 1, phase % across, g->shape[2], w->shape[2])},
+        .groups = a->groups,
+        .columns = w->shape[3],
+        .pack = pack_phase};
 }
 
 /* ---- entry ----------------------------------------------------------------------------------- */
 
 /* Phases run one after the other and share the workspace. */
 static mn_status prepare(const mn_call *call, int64_t phases,
-                         mn_gather (*gather_of)(const mn_call *call, int64_t phase), size_t *bytes)
+                         mn_conv_gather (*gather_of)(const mn_call *call, int64_t phase),
+                         size_t *bytes)
 {
     *bytes = 0;
     for (int64_t phase = 0; phase < phases; phase++) {
-        mn_gather gather = gather_of(call, phase);
+        mn_conv_gather gather = gather_of(call, phase);
         MN_TRY(mn_gather_plan(&gather));
         *bytes = gather.workspace_bytes > *bytes ? gather.workspace_bytes : *bytes;
     }
@@ -138,10 +140,10 @@ static mn_status prepare(const mn_call *call, int64_t phases,
 }
 
 static void run(const mn_call *call, int64_t phases,
-                mn_gather (*gather_of)(const mn_call *call, int64_t phase))
+                mn_conv_gather (*gather_of)(const mn_call *call, int64_t phase))
 {
     for (int64_t phase = 0; phase < phases; phase++) {
-        mn_gather gather = gather_of(call, phase);
+        mn_conv_gather gather = gather_of(call, phase);
         if (mn_gather_plan(&gather) == MN_OK)
             mn_gather_run(&gather);
     }

@@ -45,14 +45,14 @@ void mn_conv_tile_exact(const mn_gemm_kernels *kernels, const mn_tile *tile,
 
 /* result[n, p, q, k] = bias[k] + sum over taps and channels of image and packed weights: the
  * forward pass, and each phase of the gradient of the input. The caller fills in the first part. */
-typedef struct mn_gather mn_gather;
-struct mn_gather {
+typedef struct mn_conv_gather mn_conv_gather;
+struct mn_conv_gather {
     const mn_call *call; /* result in out[0] */
     const mn_view *weights, *bias;
     mn_conv_strips strips;
     int64_t groups, columns; /* results per group */
     /* Fills a panel (0 to panels - 1) of a group. */
-    void (*pack)(const mn_gather *gather, int64_t group, int64_t panel, float *dst);
+    void (*pack)(const mn_conv_gather *gather, int64_t group, int64_t panel, float *dst);
 
     const mn_gemm_kernels *kernels;
     int64_t depth, panels; /* terms of each sum, panels of each group */
@@ -62,7 +62,7 @@ struct mn_gather {
     size_t workspace_bytes;
     bool exact; /* weights that are not finite: padding must not meet them */
 };
-mn_status mn_gather_plan(mn_gather *gather);
-void mn_gather_run(mn_gather *gather);
+mn_status mn_gather_plan(mn_conv_gather *gather);
+void mn_gather_run(mn_conv_gather *gather);
 
 #endif

@@ -9,13 +9,13 @@
 #define BLOCK_TILES_MIN 8
 #define BLOCK_FLOATS    16384
 
-static bool nothing_to_do(const mn_gather *g)
+static bool nothing_to_do(const mn_conv_gather *g)
 {
     const mn_conv_strips *s = &g->strips;
     return s->images == 0 || s->y.points <= 0 || s->x.points <= 0 || g->columns == 0;
 }
 
-static void choose_block(mn_gather *g)
+static void choose_block(mn_conv_gather *g)
 {
     const int64_t width = g->kernels->columns, results = g->groups * g->columns;
     /* One panel, or whole panels only: a row's surplus columns are put right by the next row. */
@@ -26,7 +26,7 @@ static void choose_block(mn_gather *g)
     g->block = tiles * g->kernels->rows;
 }
 
-mn_status mn_gather_plan(mn_gather *g)
+mn_status mn_gather_plan(mn_conv_gather *g)
 {
     mn_conv_strips *s = &g->strips;
     g->kernels = mn_gemm_kernels_of(g->call);
@@ -55,7 +55,7 @@ mn_status mn_gather_plan(mn_gather *g)
     return arena.ok ? MN_OK : MN_ERR_MEMORY;
 }
 
-static float *packed(const mn_gather *g, int64_t index)
+static float *packed(const mn_conv_gather *g, int64_t index)
 {
     return (float *)mn_workspace(g->call, g->packed_at) + index * g->depth * g->kernels->columns;
 }
@@ -63,7 +63,7 @@ static float *packed(const mn_gather *g, int64_t index)
 static void pack_task(void *arg, int64_t index, int slot)
 {
     (void)slot;
-    const mn_gather *g = arg;
+    const mn_conv_gather *g = arg;
     float *dst = packed(g, index);
     g->pack(g, index / g->panels, index % g->panels, dst);
     unsigned char *finite = mn_workspace(g->call, g->finite_at);
@@ -80,7 +80,7 @@ typedef struct block {
 } block;
 
 /* Where points are, rounded up to whole tiles by repeating the last one. */
-static void find_pixels(const mn_gather *g, block *b)
+static void find_pixels(const mn_conv_gather *g, block *b)
 {
     const mn_conv_strips *s = &g->strips;
     int64_t row = b->first / s->x.points - b->strip_first, column = b->first % s->x.points;
@@ -99,7 +99,7 @@ static void find_pixels(const mn_gather *g, block *b)
 
 /* A tile whose first point is number `first` of the block. */
 typedef struct tile_of {
-    const mn_gather *g;
+    const mn_conv_gather *g;
     const block *b;
     int64_t first;
 } tile_of;
@@ -111,7 +111,7 @@ static bool inside(const void *arg, int64_t i, int64_t k)
     return mn_conv_inside(&t->g->strips, point, k / t->g->strips.group_channels);
 }
 
-static void run_panel(const mn_gather *g, const block *b, int64_t group, int64_t panel)
+static void run_panel(const mn_conv_gather *g, const block *b, int64_t group, int64_t panel)
 {
     const int64_t rows = g->kernels->rows, width = g->kernels->columns;
     const int64_t shift = group * g->strips.group_channels, index = group * g->panels + panel;
@@ -132,7 +132,7 @@ static void run_panel(const mn_gather *g, const block *b, int64_t group, int64_t
 }
 
 /* Narrows results to their places. */
-static void store(const mn_gather *g, const block *b)
+static void store(const mn_conv_gather *g, const block *b)
 {
     const mn_conv_axis *v = &g->strips.y, *h = &g->strips.x;
     const mn_view *y = &g->call->out[0];
@@ -151,7 +151,7 @@ static void store(const mn_gather *g, const block *b)
 
 static void strip_task(void *arg, int64_t index, int slot)
 {
-    const mn_gather *g = arg;
+    const mn_conv_gather *g = arg;
     const mn_conv_strips *s = &g->strips;
     char *scratch = mn_workspace(g->call, g->scratch_at + (size_t)slot * g->scratch_bytes);
     block b = {.image = index / s->count,
@@ -170,7 +170,7 @@ static void strip_task(void *arg, int64_t index, int slot)
 }
 
 /* Offsets of the terms from a point's lowest tap, and what sums begin with. */
-static void fill_tables(const mn_gather *g)
+static void fill_tables(const mn_conv_gather *g)
 {
     const mn_conv_strips *s = &g->strips;
     const int64_t width = g->kernels->columns;
@@ -190,7 +190,7 @@ static void fill_tables(const mn_gather *g)
         mn_matrix_copy(&bias, group, 0, g->columns, start + group * g->panels * width);
 }
 
-void mn_gather_run(mn_gather *g)
+void mn_gather_run(mn_conv_gather *g)
 {
     if (nothing_to_do(g))
         return;

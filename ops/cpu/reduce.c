@@ -6,12 +6,6 @@
 
 /* ---- sums over axes -------------------------------------------------------------------------- */
 
-static void append_axis(mn_axes *axes, int64_t size, int64_t step)
-{
-    axes->shape[axes->ndim] = size;
-    axes->step[axes->ndim++] = step;
-}
-
 typedef struct result {
     const mn_call *call;
     const mn_view *y;
@@ -45,8 +39,8 @@ void mn_run_reduce(const mn_call *call, const mn_view *x, const mn_view *y, doub
     if (left > 0)
         sums.rows = walk.shape[--left];
     for (int i = 0; i < left; i++)
-        append_axis(walk.step[1][i] == 0 ? &sums.summed : &sums.kept, walk.shape[i],
-                    walk.step[0][i]);
+        mn_axes_append(walk.step[1][i] == 0 ? &sums.summed : &sums.kept, walk.shape[i],
+                       walk.step[0][i]);
     mn_run_sums(&sums);
 }
 

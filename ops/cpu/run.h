@@ -59,6 +59,8 @@ typedef struct mn_walk {
     int64_t step[2][MN_MAX_DIMS];
 } mn_walk;
 mn_walk mn_walk_make(const mn_view *y, const mn_view *a, const mn_view *b);
+/* y = x in y's dtype. */
+void mn_run_convert(const mn_call *call, const mn_view *x, const mn_view *y);
 /* y = scale x, x broadcast to y; and its adjoint, y = scale * sum of x over what broadcasting y to
  * x would repeat. */
 void mn_run_expand(const mn_call *call, const mn_view *x, const mn_view *y, double scale);
@@ -71,6 +73,12 @@ typedef struct mn_axes {
     int ndim;
     int64_t shape[MN_MAX_DIMS], step[MN_MAX_DIMS];
 } mn_axes;
+
+static inline void mn_axes_append(mn_axes *axes, int64_t size, int64_t step)
+{
+    axes->shape[axes->ndim] = size;
+    axes->step[axes->ndim++] = step;
+}
 
 typedef enum mn_term {
     MN_TERM_X,        /* x */
