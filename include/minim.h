@@ -664,8 +664,13 @@ MN_API mn_module *mn_conv2d_layer(mn_context *context, const mn_conv2d_layer_opt
 MN_API mn_module *mn_linear_layer(mn_context *context, int in_features, int out_features,
                                   bool bias);
 MN_API mn_module *mn_batch_norm_layer(mn_context *context, int channels);
+/* Weight 1 and bias 0; eps 1e-5. Layer norm is over the last axis. */
+MN_API mn_module *mn_group_norm_layer(mn_context *context, int groups, int channels);
+MN_API mn_module *mn_layer_norm_layer(mn_context *context, int features);
 MN_API mn_module *mn_relu_layer(mn_context *context);
 MN_API mn_module *mn_max_pool2d_layer(mn_context *context, const mn_pool2d_options *options);
+MN_API mn_module *mn_avg_pool2d_layer(mn_context *context, const mn_pool2d_options *options);
+MN_API mn_module *mn_upsample2d_layer(mn_context *context, const mn_upsample2d_options *options);
 MN_API mn_module *mn_global_avg_pool2d_layer(mn_context *context);
 /* [N,H,W,C] -> [N, C*H*W] in C,H,W order, so that weights mean the same as PyTorch's. */
 MN_API mn_module *mn_flatten_layer(mn_context *context);

@@ -200,6 +200,49 @@ START_TEST(autocast_runs_them_in_f32)
 }
 END_TEST
 
+/* ---- adjoints, whose gradients are the ops themselves ------------------------------------------
+ */
+
+typedef struct adjoint {
+    mn_op_id op;
+    const void *attributes;
+    int ndim;
+    int64_t shape[4];
+} adjoint;
+
+static const mn_pool2d_attributes pooled = {
+    .kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 1}, .exclude_padding = 1, .extent = {5, 4}};
+static const mn_resize_attributes resized = {
+    .size = {3, 7}, .mode = MN_UPSAMPLE_BILINEAR, .extent = {5, 4}};
+static const mn_extent_attributes extent = {5, 4};
+
+static const adjoint adjoints[] = {
+    {MN_OP_avg_pool2d_backward, &pooled, 4, {2, 3, 5, 3}},
+    {MN_OP_upsample2d_backward, &resized, 4, {2, 3, 7, 3}},
+    {MN_OP_global_avg_pool2d_backward, &extent, 2, {2, 3}},
+};
+
+static mn_tensor *apply_adjoint(mn_context *context, mn_tensor **inputs, int count, void *user)
+{
+    const adjoint *a = user;
+    (void)context;
+    return mn_apply1(a->op, inputs, count, a->attributes);
+}
+
+START_TEST(adjoints_are_differentiable)
+{
+    open_context(1);
+    for (size_t i = 0; i < COUNT(adjoints); i++) {
+        adjoint a = adjoints[i];
+        mn_tensor *g = mn_full(ctx, MN_F64, a.ndim, a.shape, 0.5);
+        ck_assert_int_eq(mn_set_requires_grad(g, true), MN_OK);
+        mn_gradcheck(ctx, apply_adjoint, &a, &g, 1, NULL);
+        mn_test_expect_ok(ctx);
+    }
+    mn_context_free(ctx);
+}
+END_TEST
+
 /* ---- mistakes -------------------------------------------------------------------------------- */
 
 static mn_tensor *zeros(int ndim, const int64_t *shape)
@@ -358,6 +401,7 @@ int main(void)
     tcase_add_loop_test(tests, norm_values, 0, 2);
     tcase_add_loop_test(tests, norms_are_robust, 0, 2);
     tcase_add_loop_test(tests, autocast_runs_them_in_f32, 0, 2);
+    tcase_add_test(tests, adjoints_are_differentiable);
     tcase_add_test(tests, image_mistakes);
     tcase_add_test(tests, norm_mistakes);
     tcase_add_loop_test(tests, norm_kernels, 0, 3);

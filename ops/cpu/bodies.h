@@ -1,6 +1,6 @@
 /* The bodies behind body_table.h, written once in plain C that compilers vectorise; included by the
  * one file per kernel set that fills its table, whose name is MN_BODIES. Results do not depend on
- * where a row is cut, except for the folds, total and sum_squares, whose order depends on n alone. */
+ * where a row is cut, except for folds, total and sum_squares, whose order depends on n alone. */
 #ifndef MN_OPS_CPU_BODIES_H
 #define MN_OPS_CPU_BODIES_H
 
