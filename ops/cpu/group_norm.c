@@ -263,6 +263,12 @@ static void load_row(const norm *m, const item *t, int64_t c, int64_t r, const f
     m->bodies->mul(to->n, to->g, weight, to->gw);
 }
 
+static void add_doubles(int64_t n, const double *restrict x, double *restrict sum)
+{
+    for (int64_t i = 0; i < n; i++)
+        sum[i] += x[i];
+}
+
 /* Sums of g w and g w xhat into `l`; those of g and g xhat are added to db and dw. */
 static void add_gradients(const norm *m, const item *t, const mn_norm_tables *table, lanes *l,
                           double *const sum[2])
@@ -283,9 +289,9 @@ static void add_gradients(const norm *m, const item *t, const mn_norm_tables *ta
         }
         flush(m, &own);
         const int64_t width = mn_min(LANES, t->width - c);
-        for (int k = 0; k < 2; k++)
-            for (int64_t i = 0; i < own.n; i++)
-                sum[k][t->channel + c + i % width] += own.sum[k][i];
+        for (int64_t i = 0; i < own.n; i += width)
+            for (int k = 0; k < 2; k++)
+                add_doubles(width, own.sum[k] + i, sum[k] + t->channel + c);
     }
     flush(m, l);
 }
