@@ -110,7 +110,7 @@ END_TEST
  * weight 0 pass no infinity on. */
 START_TEST(upsample_edges)
 {
-    static const double ends[] = {1, INFINITY, 3}, kept[] = {1, 3};
+    static const double ends[] = {1, (double)INFINITY, 3}, kept[] = {1, 3};
     double count[26], got[22];
     open_context(_i);
     mn_upsample2d_options o = mn_upsample2d_options_default();
@@ -172,7 +172,7 @@ START_TEST(norms_are_robust)
     for (int i = 0; i < 1500; i++)
         worst = fmax(worst, fabs(y[i] - (i % 3 == 0 ? sqrt(2) : -sqrt(0.5))));
     ck_assert_msg(worst < 1e-5, "off by %g", worst);
-    x[5] = NAN;
+    x[5] = (double)NAN;
     mn_tensor_write_f64(image_of, x, 1500);
     ck_assert_int_eq(mn_tensor_read_f64(mn_group_norm(image_of, 2, NULL, NULL, 0), y, 1500), MN_OK);
     for (int i = 0; i < 1500; i++)
@@ -308,7 +308,7 @@ START_TEST(norm_mistakes)
     mn_test_expect(ctx, MN_ERR_SHAPE, "over the last 4");
     ck_assert_ptr_null(mn_layer_norm(line, 1, mn_cast(w, MN_F16), NULL, 1e-5));
     mn_test_expect(ctx, MN_ERR_DTYPE, "the weight is f16, must be f32");
-    ck_assert_ptr_null(mn_layer_norm(x, 1, NULL, NULL, NAN));
+    ck_assert_ptr_null(mn_layer_norm(x, 1, NULL, NULL, (double)NAN));
     mn_test_expect(ctx, MN_ERR_ARGUMENT, "eps nan must be at least 0");
     ck_assert_ptr_null(mn_group_norm(zeros(3, none), 2, NULL, NULL, 1e-5));
     mn_test_expect(ctx, MN_ERR_SHAPE, "there is nothing to normalize over");
