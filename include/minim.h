@@ -370,16 +370,36 @@ MN_API mn_tensor *mn_conv2d(mn_tensor *x, mn_tensor *w, mn_tensor *b,
 
 typedef struct mn_pool2d_options {
     size_t size;
-    int kernel[2];  /* height, width; default 2 */
-    int stride[2];  /* 0 (default): the kernel's size */
-    int padding[2]; /* default 0; at most half the kernel */
+    int kernel[2];        /* height, width; default 2 */
+    int stride[2];        /* 0 (default): the kernel's size */
+    int padding[2];       /* default 0; at most half the kernel */
+    bool exclude_padding; /* average: over the pixels inside of the image only; default false */
 } mn_pool2d_options;
 MN_API mn_pool2d_options mn_pool2d_options_default(void);
 /* y[n,p,q,c] = largest element of the window, NaN if it holds one; the gradient goes to the first
  * largest (or first NaN). x [N,H,W,C]. */
 MN_API mn_tensor *mn_max_pool2d(mn_tensor *x, const mn_pool2d_options *options);
+/* y[n,p,q,c] = sum over the window / elements of the kernel, padding being zeros; with
+ * exclude_padding / pixels of the window inside of the image. x [N,H,W,C]; sums in f32. */
+MN_API mn_tensor *mn_avg_pool2d(mn_tensor *x, const mn_pool2d_options *options);
 /* y[n,c] = mean over h, w of x[n,h,w,c]; sums in f32. */
 MN_API mn_tensor *mn_global_avg_pool2d(mn_tensor *x);
+
+typedef enum mn_upsample_mode {
+    MN_UPSAMPLE_NEAREST = 0, /* pixel floor(i * in / out), in f32 as PyTorch's */
+    MN_UPSAMPLE_BILINEAR = 1 /* mean of the four pixels around, weighted by closeness */
+} mn_upsample_mode;
+typedef struct mn_upsample2d_options {
+    size_t size;
+    int height, width;     /* of the result, at least 1; no default */
+    mn_upsample_mode mode; /* default MN_UPSAMPLE_NEAREST */
+    bool align_corners;    /* bilinear: pixel i lies at i (in - 1) / (out - 1) instead of at
+                              max(0, (i + 1/2) in / out - 1/2); default false */
+} mn_upsample2d_options;
+MN_API mn_upsample2d_options mn_upsample2d_options_default(void);
+/* Images [N,H,W,C] in another size, larger or smaller, without smoothing: as PyTorch's interpolate
+ * with a size. Inside an autocast region in f32. */
+MN_API mn_tensor *mn_upsample2d(mn_tensor *x, const mn_upsample2d_options *options);
 
 /* -- normalization -- */
 
@@ -396,6 +416,16 @@ MN_API mn_batch_norm_options mn_batch_norm_options_default(void);
  * statistics are not finite. x may be 16 bit with f32 weight and bias; y has x's dtype. */
 MN_API mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
                                 mn_tensor *const running[3], const mn_batch_norm_options *options);
+/* y = (x - mean) / sqrt(var + eps) * weight + bias with mean and biased variance over the last
+ * `axes` axes, whose shape weight and bias have; Ba et al. 2016, arXiv 1607.06450. Either may be
+ * NULL: 1 and 0. x may be 16 bit with f32 weight and bias; y has x's dtype; inside an autocast
+ * region in f32. */
+MN_API mn_tensor *mn_layer_norm(mn_tensor *x, int axes, mn_tensor *weight, mn_tensor *bias,
+                                double eps);
+/* The same for x [N, ..., C] over all positions of an image and a group of C / groups channels;
+ * weight and bias [C]; Wu and He 2018, arXiv 1803.08494. */
+MN_API mn_tensor *mn_group_norm(mn_tensor *x, int groups, mn_tensor *weight, mn_tensor *bias,
+                                double eps);
 
 /* -- softmax and losses -- */
 
@@ -787,8 +817,13 @@ MN_API mn_module *mn_conv2d_layer(mn_context *context, const mn_conv2d_layer_opt
 MN_API mn_module *mn_linear_layer(mn_context *context, int in_features, int out_features,
                                   bool bias);
 MN_API mn_module *mn_batch_norm_layer(mn_context *context, int channels);
+/* Weight 1 and bias 0; eps 1e-5. Layer norm is over the last axis. */
+MN_API mn_module *mn_group_norm_layer(mn_context *context, int groups, int channels);
+MN_API mn_module *mn_layer_norm_layer(mn_context *context, int features);
 MN_API mn_module *mn_relu_layer(mn_context *context);
 MN_API mn_module *mn_max_pool2d_layer(mn_context *context, const mn_pool2d_options *options);
+MN_API mn_module *mn_avg_pool2d_layer(mn_context *context, const mn_pool2d_options *options);
+MN_API mn_module *mn_upsample2d_layer(mn_context *context, const mn_upsample2d_options *options);
 MN_API mn_module *mn_global_avg_pool2d_layer(mn_context *context);
 /* [N,H,W,C] -> [N, C*H*W] in C,H,W order, so that weights mean the same as PyTorch's. */
 MN_API mn_module *mn_flatten_layer(mn_context *context);

@@ -134,6 +134,47 @@ mn_module *mn_batch_norm_layer(mn_context *context, int channels)
     return module;
 }
 
+/* ---- layer and group norm -------------------------------------------------------------------- */
+
+static mn_tensor *group_norm_forward(mn_module *module, mn_tensor *x)
+{
+    mn_tensor *const *slots = module->slots;
+    if (module->options.groups == 0)
+        return mn_layer_norm(x, 1, slots[0], slots[1], 1e-5);
+    return mn_group_norm(x, module->options.groups, slots[0], slots[1], 1e-5);
+}
+
+static mn_module *new_group_norm(mn_context *context, const mn_module_class *class, int groups,
+                                 int channels)
+{
+    mn_module *module = mn_module_new(context, class);
+    if (module == NULL)
+        return NULL;
+    module->options.groups = groups;
+    mn_module_add_slot(
+        module, (mn_slot_spec){.name = "weight", .ndim = 1, .shape = {channels}, .start = 1});
+    mn_module_add_slot(module, (mn_slot_spec){.name = "bias", .ndim = 1, .shape = {channels}});
+    return module;
+}
+
+static const mn_module_class group_norm_class = {"group norm", group_norm_forward};
+static const mn_module_class layer_norm_class = {"layer norm", group_norm_forward};
+
+mn_module *mn_group_norm_layer(mn_context *context, int groups, int channels)
+{
+    if (groups < 1 || channels < 1 || channels % groups != 0)
+        return refuse(context, "group norm layer: channels must be a multiple of groups, both at "
+                               "least 1");
+    return new_group_norm(context, &group_norm_class, groups, channels);
+}
+
+mn_module *mn_layer_norm_layer(mn_context *context, int features)
+{
+    if (features < 1)
+        return refuse(context, "layer norm layer: features must be at least 1");
+    return new_group_norm(context, &layer_norm_class, 0, features);
+}
+
 /* ---- layers without parameters --------------------------------------------------------------- */
 
 static mn_tensor *relu_forward(mn_module *module, mn_tensor *x)
@@ -145,6 +186,16 @@ static mn_tensor *relu_forward(mn_module *module, mn_tensor *x)
 static mn_tensor *max_pool2d_forward(mn_module *module, mn_tensor *x)
 {
     return mn_max_pool2d(x, &module->options.pool);
+}
+
+static mn_tensor *avg_pool2d_forward(mn_module *module, mn_tensor *x)
+{
+    return mn_avg_pool2d(x, &module->options.pool);
+}
+
+static mn_tensor *upsample2d_forward(mn_module *module, mn_tensor *x)
+{
+    return mn_upsample2d(x, &module->options.upsample);
 }
 
 static mn_tensor *global_avg_pool2d_forward(mn_module *module, mn_tensor *x)
@@ -169,6 +220,8 @@ static mn_tensor *flatten_forward(mn_module *module, mn_tensor *x)
 
 static const mn_module_class relu_class = {"ReLU", relu_forward};
 static const mn_module_class max_pool2d_class = {"max pool", max_pool2d_forward};
+static const mn_module_class avg_pool2d_class = {"average pool", avg_pool2d_forward};
+static const mn_module_class upsample2d_class = {"upsample", upsample2d_forward};
 static const mn_module_class global_avg_pool2d_class = {"average pool", global_avg_pool2d_forward};
 static const mn_module_class flatten_class = {"flatten", flatten_forward};
 
@@ -177,15 +230,38 @@ mn_module *mn_relu_layer(mn_context *context)
     return mn_module_new(context, &relu_class);
 }
 
-mn_module *mn_max_pool2d_layer(mn_context *context, const mn_pool2d_options *options)
+static mn_module *new_pool(mn_context *context, const mn_module_class *class,
+                           const mn_pool2d_options *options)
 {
     mn_pool2d_options known = mn_pool2d_options_default();
     if (!mn_ok(context) ||
         mn_options_copy(&context->error, "mn_pool2d", &known, sizeof known, options) != MN_OK)
         return NULL;
-    mn_module *module = mn_module_new(context, &max_pool2d_class);
+    mn_module *module = mn_module_new(context, class);
     if (module != NULL)
         module->options.pool = known;
+    return module;
+}
+
+mn_module *mn_max_pool2d_layer(mn_context *context, const mn_pool2d_options *options)
+{
+    return new_pool(context, &max_pool2d_class, options);
+}
+
+mn_module *mn_avg_pool2d_layer(mn_context *context, const mn_pool2d_options *options)
+{
+    return new_pool(context, &avg_pool2d_class, options);
+}
+
+mn_module *mn_upsample2d_layer(mn_context *context, const mn_upsample2d_options *options)
+{
+    mn_upsample2d_options known = mn_upsample2d_options_default();
+    if (!mn_ok(context) ||
+        mn_options_copy(&context->error, "mn_upsample2d", &known, sizeof known, options) != MN_OK)
+        return NULL;
+    mn_module *module = mn_module_new(context, &upsample2d_class);
+    if (module != NULL)
+        module->options.upsample = known;
     return module;
 }
 

@@ -42,6 +42,8 @@ struct mn_module {
         mn_conv2d_options conv;
         mn_pool2d_options pool;
         mn_batch_norm_options norm;
+        mn_upsample2d_options upsample;
+        int groups; /* 0: a layer norm */
     } options;
 };
 

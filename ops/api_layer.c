@@ -34,11 +34,11 @@ mn_pool2d_options mn_pool2d_options_default(void)
     return (mn_pool2d_options){.size = sizeof(mn_pool2d_options), .kernel = {2, 2}};
 }
 
-mn_tensor *mn_max_pool2d(mn_tensor *x, const mn_pool2d_options *options)
+static mn_tensor *apply_pool(mn_op_id id, mn_tensor *x, const mn_pool2d_options *options)
 {
     mn_pool2d_options known = mn_pool2d_options_default();
     mn_pool2d_attributes pool = {.kernel = {0}};
-    mn_context *context = mn_enter(MN_OP_max_pool2d, &x, 1, 1);
+    mn_context *context = mn_enter(id, &x, 1, 1);
     if (!context ||
         mn_options_copy(&context->error, "mn_pool2d", &known, sizeof known, options) != MN_OK)
         return NULL;
@@ -47,7 +47,18 @@ mn_tensor *mn_max_pool2d(mn_tensor *x, const mn_pool2d_options *options)
         pool.stride[i] = known.stride[i] ? known.stride[i] : known.kernel[i];
         pool.padding[i] = known.padding[i];
     }
-    return mn_apply1(MN_OP_max_pool2d, &x, 1, &pool);
+    pool.exclude_padding = id == MN_OP_avg_pool2d && known.exclude_padding;
+    return mn_apply1(id, &x, 1, &pool);
+}
+
+mn_tensor *mn_max_pool2d(mn_tensor *x, const mn_pool2d_options *options)
+{
+    return apply_pool(MN_OP_max_pool2d, x, options);
+}
+
+mn_tensor *mn_avg_pool2d(mn_tensor *x, const mn_pool2d_options *options)
+{
+    return apply_pool(MN_OP_avg_pool2d, x, options);
 }
 
 mn_tensor *mn_global_avg_pool2d(mn_tensor *x)
@@ -55,7 +66,27 @@ mn_tensor *mn_global_avg_pool2d(mn_tensor *x)
     return mn_apply1(MN_OP_global_avg_pool2d, &x, 1, NULL);
 }
 
-/* ---- batch normalization --------------------------------------------------------------------- */
+/* ---- resizing -------------------------------------------------------------------------------- */
+
+mn_upsample2d_options mn_upsample2d_options_default(void)
+{
+    return (mn_upsample2d_options){.size = sizeof(mn_upsample2d_options)};
+}
+
+mn_tensor *mn_upsample2d(mn_tensor *x, const mn_upsample2d_options *options)
+{
+    mn_upsample2d_options known = mn_upsample2d_options_default();
+    mn_context *context = mn_enter(MN_OP_upsample2d, &x, 1, 1);
+    if (!context ||
+        mn_options_copy(&context->error, "mn_upsample2d", &known, sizeof known, options) != MN_OK)
+        return NULL;
+    const mn_resize_attributes resize = {.size = {known.height, known.width},
+                                         .mode = known.mode,
+                                         .align_corners = known.align_corners};
+    return mn_apply1(MN_OP_upsample2d, &x, 1, &resize);
+}
+
+/* ---- normalization -------------------------------------------------------------------------- */
 
 mn_batch_norm_options mn_batch_norm_options_default(void)
 {
@@ -78,6 +109,20 @@ mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
     if (known.training)
         return mn_apply1(MN_OP_batch_norm, inputs, 6, &norm);
     return mn_apply1(MN_OP_batch_norm_inference, inputs, 5, &norm);
+}
+
+mn_tensor *mn_layer_norm(mn_tensor *x, int axes, mn_tensor *weight, mn_tensor *bias, double eps)
+{
+    mn_tensor *const inputs[3] = {x, weight, bias};
+    const mn_group_norm_attributes norm = {.eps = eps, .groups = 1, .axes = axes};
+    return mn_apply1(MN_OP_layer_norm, inputs, 3, &norm);
+}
+
+mn_tensor *mn_group_norm(mn_tensor *x, int groups, mn_tensor *weight, mn_tensor *bias, double eps)
+{
+    mn_tensor *const inputs[3] = {x, weight, bias};
+    const mn_group_norm_attributes norm = {.eps = eps, .groups = groups};
+    return mn_apply1(MN_OP_group_norm, inputs, 3, &norm);
 }
 
 /* ---- loss ------------------------------------------------------------------------------------ */

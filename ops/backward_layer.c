@@ -53,21 +53,46 @@ mn_status mn_backward_max_pool2d(mn_backward_call *call)
     return mn_give_result(call, 0, MN_OP_max_pool2d_backward, inputs, 2, call->attributes);
 }
 
+/* A linear op's gradient is its adjoint, whose gradient is the op itself: `forward` and `adjoint`,
+ * of which call->op is one. Attributes that tell the adjoint x's extents mean nothing to forward.
+ */
+static mn_status give_adjoint(mn_backward_call *call, mn_op_id forward, mn_op_id adjoint,
+                              const void *attributes)
+{
+    const mn_op_id id = call->op == &mn_ops[forward] ? adjoint : forward;
+    return mn_give_result(call, 0, id, call->grad_out, 1, attributes);
+}
+
+mn_status mn_backward_avg_pool2d(mn_backward_call *call)
+{
+    mn_pool2d_attributes pool;
+    memcpy(&pool, call->attributes, sizeof pool);
+    pool.extent[0] = call->in_view[0].shape[1];
+    pool.extent[1] = call->in_view[0].shape[2];
+    return give_adjoint(call, MN_OP_avg_pool2d, MN_OP_avg_pool2d_backward, &pool);
+}
+
 mn_status mn_backward_global_avg_pool2d(mn_backward_call *call)
 {
     const mn_extent_attributes image = {.height = call->in_view[0].shape[1],
                                         .width = call->in_view[0].shape[2]};
-    return mn_give_result(call, 0, MN_OP_global_avg_pool2d_backward, call->grad_out, 1, &image);
+    return give_adjoint(call, MN_OP_global_avg_pool2d, MN_OP_global_avg_pool2d_backward, &image);
 }
 
-/* ---- batch normalization --------------------------------------------------------------------- */
-
-/* Also of batch_norm_inference. */
-mn_status mn_backward_batch_norm(mn_backward_call *call)
+mn_status mn_backward_upsample2d(mn_backward_call *call)
 {
-    const bool training = call->op == &mn_ops[MN_OP_batch_norm];
-    mn_op_id id = training ? MN_OP_batch_norm_backward : MN_OP_batch_norm_inference_backward;
-    mn_tensor *const *statistics = training ? &call->out[1] : &call->in[3];
+    mn_resize_attributes resize;
+    memcpy(&resize, call->attributes, sizeof resize);
+    resize.extent[0] = call->in_view[0].shape[1];
+    resize.extent[1] = call->in_view[0].shape[2];
+    return give_adjoint(call, MN_OP_upsample2d, MN_OP_upsample2d_backward, &resize);
+}
+
+/* ---- normalization --------------------------------------------------------------------------- */
+
+/* dx, dw and db, whose op has five inputs. */
+static mn_status give_norm(mn_backward_call *call, mn_op_id id, mn_tensor *const *statistics)
+{
     mn_tensor *const inputs[5] = {call->grad_out[0], call->in[0], call->in[1], statistics[0],
                                   statistics[1]};
     mn_tensor *gradients[MN_MAX_OUTPUTS] = {NULL};
@@ -79,6 +104,20 @@ mn_status mn_backward_batch_norm(mn_backward_call *call)
             MN_TRY(mn_give_gradient(call, i, gradients[i]));
     }
     return MN_OK;
+}
+
+/* Also of batch_norm_inference. */
+mn_status mn_backward_batch_norm(mn_backward_call *call)
+{
+    const bool training = call->op == &mn_ops[MN_OP_batch_norm];
+    const mn_op_id id = training ? MN_OP_batch_norm_backward : MN_OP_batch_norm_inference_backward;
+    return give_norm(call, id, training ? &call->out[1] : &call->in[3]);
+}
+
+/* Also of layer_norm. */
+mn_status mn_backward_group_norm(mn_backward_call *call)
+{
+    return give_norm(call, MN_OP_group_norm_backward, &call->out[1]);
 }
 
 /* ---- softmax and loss ------------------------------------------------------------------------ */

@@ -1,4 +1,4 @@
-/* ops/infer_conv.c: shape rules of convolution and pooling. */
+/* ops/infer_conv.c: shape rules of convolution, pooling and resizing. */
 #include "ops/internal.h"
 
 static const char *const axis_names[2] = {"height", "width"};
@@ -16,6 +16,14 @@ static mn_status need_pixels(mn_infer *infer, int input)
             return mn_infer_error(infer, MN_ERR_SHAPE, "the image has no %s", axis_names[i]);
     }
     return MN_OK;
+}
+
+static mn_status need_extents(mn_infer *infer, const char *name, const int64_t extent[2])
+{
+    if (extent[0] >= 1 && extent[1] >= 1)
+        return MN_OK;
+    return mn_infer_error(infer, MN_ERR_ARGUMENT, "%s is %lld by %lld", name, (long long)extent[0],
+                          (long long)extent[1]);
 }
 
 /* Result extents [P, Q] of windows over an image's height and width. */
@@ -127,14 +135,11 @@ mn_status mn_infer_conv2d_backward_weight(mn_infer *infer)
     return MN_OK;
 }
 
-/* Shape of max_pool2d's result for input `input`. */
-static mn_status pooled_shape(mn_infer *infer, int input, int64_t shape[4])
+/* Result extents [P, Q] of pooling an image of these extents. */
+static mn_status pooled_extents(mn_infer *infer, const int64_t image[2], int64_t count[2])
 {
     const mn_pool2d_attributes *pool = infer->attributes;
-    const mn_view *x = &infer->in[input];
     mn_conv2d_attributes windows = {.dilation = {1, 1}};
-    MN_TRY(need_images(infer, input, "the input"));
-    MN_TRY(need_pixels(infer, input));
     for (int i = 0; i < 2; i++) {
         if (pool->padding[i] > pool->kernel[i] / 2)
             return mn_infer_error(
@@ -143,9 +148,18 @@ static mn_status pooled_shape(mn_infer *infer, int input, int64_t shape[4])
         windows.stride[i] = pool->stride[i];
         windows.padding[i] = pool->padding[i];
     }
+    return window_counts(infer, &windows, image, pool->kernel, count);
+}
+
+/* Shape of pooling's result for input `input`. */
+static mn_status pooled_shape(mn_infer *infer, int input, int64_t shape[4])
+{
+    const mn_view *x = &infer->in[input];
+    MN_TRY(need_images(infer, input, "the input"));
+    MN_TRY(need_pixels(infer, input));
     shape[0] = x->shape[0];
     shape[3] = x->shape[3];
-    return window_counts(infer, &windows, x->shape + 1, pool->kernel, shape + 1);
+    return pooled_extents(infer, x->shape + 1, shape + 1);
 }
 
 mn_status mn_infer_max_pool2d(mn_infer *infer)
@@ -166,6 +180,27 @@ mn_status mn_infer_max_pool2d_backward(mn_infer *infer)
     return MN_OK;
 }
 
+/* Output 0: images like input 0 with other extents. */
+static mn_status give_images(mn_infer *infer, const int64_t extent[2])
+{
+    const mn_view *x = &infer->in[0];
+    const int64_t shape[4] = {x->shape[0], extent[0], extent[1], x->shape[3]};
+    mn_output(infer, 0, x->dtype, 4, shape);
+    return MN_OK;
+}
+
+mn_status mn_infer_avg_pool2d_backward(mn_infer *infer)
+{
+    const mn_pool2d_attributes *pool = infer->attributes;
+    const mn_view *g = &infer->in[0];
+    int64_t shape[4] = {g->shape[0], 0, 0, g->shape[3]};
+    MN_TRY(need_images(infer, 0, "the gradient"));
+    MN_TRY(need_extents(infer, "the image", pool->extent));
+    MN_TRY(pooled_extents(infer, pool->extent, shape + 1));
+    MN_TRY(mn_need_shape(infer, 0, "the gradient", 4, shape));
+    return give_images(infer, pool->extent);
+}
+
 mn_status mn_infer_global_avg_pool2d(mn_infer *infer)
 {
     const mn_view *x = &infer->in[0];
@@ -182,10 +217,58 @@ mn_status mn_infer_global_avg_pool2d_backward(mn_infer *infer)
     const mn_view *g = &infer->in[0];
     MN_TRY(mn_need_ndim(infer, 0, "the gradient", 2));
     MN_TRY(mn_need_float(infer, 0, "the gradient"));
-    if (image->height < 1 || image->width < 1)
-        return mn_infer_error(infer, MN_ERR_ARGUMENT, "the image is %lld by %lld",
-                              (long long)image->height, (long long)image->width);
-    const int64_t shape[4] = {g->shape[0], image->height, image->width, g->shape[1]};
+    const int64_t extent[2] = {image->height, image->width};
+    MN_TRY(need_extents(infer, "the image", extent));
+    const int64_t shape[4] = {g->shape[0], extent[0], extent[1], g->shape[1]};
     mn_output(infer, 0, g->dtype, 4, shape);
     return MN_OK;
+}
+
+/* ---- resizing -------------------------------------------------------------------------------- */
+
+mn_taps mn_resize_taps(const mn_resize_attributes *attributes, int axis, int64_t extent, int64_t at)
+{
+    const double in = (double)extent, out = (double)attributes->size[axis];
+    double place = ((double)at + 0.5) * in / out - 0.5;
+    if (attributes->mode == MN_UPSAMPLE_NEAREST)
+        place = (double)((float)at * ((float)extent / (float)attributes->size[axis]));
+    else if (attributes->align_corners)
+        place = out > 1 ? (double)at * (in - 1) / (out - 1) : 0;
+    const int64_t first = place > 0 ? (int64_t)place : 0;
+    const double rest = place - (double)first;
+    if (attributes->mode == MN_UPSAMPLE_NEAREST || first >= extent - 1 || rest <= 0)
+        return (mn_taps){1, {first < extent ? first : extent - 1}, {1}};
+    return (mn_taps){2, {first, first + 1}, {1 - rest, rest}};
+}
+
+static mn_status check_resize(mn_infer *infer)
+{
+    const mn_resize_attributes *resize = infer->attributes;
+    if (resize->mode != MN_UPSAMPLE_NEAREST && resize->mode != MN_UPSAMPLE_BILINEAR)
+        return mn_infer_error(infer, MN_ERR_ARGUMENT, "there is no mode %lld",
+                              (long long)resize->mode);
+    if (resize->align_corners && resize->mode != MN_UPSAMPLE_BILINEAR)
+        return mn_infer_error(infer, MN_ERR_ARGUMENT, "align_corners is for bilinear only");
+    return need_extents(infer, "the result", resize->size);
+}
+
+mn_status mn_infer_upsample2d(mn_infer *infer)
+{
+    const mn_resize_attributes *resize = infer->attributes;
+    MN_TRY(need_images(infer, 0, "the input"));
+    MN_TRY(need_pixels(infer, 0));
+    MN_TRY(check_resize(infer));
+    return give_images(infer, resize->size);
+}
+
+mn_status mn_infer_upsample2d_backward(mn_infer *infer)
+{
+    const mn_resize_attributes *resize = infer->attributes;
+    const mn_view *g = &infer->in[0];
+    const int64_t shape[4] = {g->shape[0], resize->size[0], resize->size[1], g->shape[3]};
+    MN_TRY(need_images(infer, 0, "the gradient"));
+    MN_TRY(check_resize(infer));
+    MN_TRY(need_extents(infer, "the image", resize->extent));
+    MN_TRY(mn_need_shape(infer, 0, "the gradient", 4, shape));
+    return give_images(infer, resize->extent);
 }

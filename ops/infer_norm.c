@@ -1,5 +1,7 @@
-/* ops/infer_norm.c: shape rules of batch normalization. */
+/* ops/infer_norm.c: shape rules of normalization. */
 #include "ops/internal.h"
+
+#include <string.h>
 
 /* x [..., C], and vectors [C] in the dtype that statistics over x have. */
 static mn_status check_channels(mn_infer *infer, int x, const char *const names[], int first,
@@ -70,5 +72,90 @@ mn_status mn_infer_batch_norm_backward(mn_infer *infer)
     mn_output_like(infer, 0, 1);
     mn_output_like(infer, 1, 2);
     mn_output_like(infer, 2, 2);
+    return MN_OK;
+}
+
+/* ---- layer and group normalization ----------------------------------------------------------- */
+
+mn_grouping mn_grouping_of(const mn_view *x, const mn_group_norm_attributes *attributes)
+{
+    const bool layer = attributes->axes > 0;
+    const int first = x->ndim - (layer ? (int)attributes->axes : 1);
+    mn_grouping is = {1, 1, layer ? 1 : attributes->groups, 1};
+    for (int i = 0; i < first; i++)
+        *(layer || i == 0 ? &is.outer : &is.positions) *= x->shape[i];
+    for (int i = first; i < x->ndim; i++)
+        is.size *= x->shape[i];
+    is.size /= is.groups;
+    return is;
+}
+
+/* Attributes, and input x; gives the dtype and shape of weight and bias, and of statistics. */
+static mn_status check_grouping(mn_infer *infer, int input, mn_view *parameter, mn_view *statistic)
+{
+    const mn_group_norm_attributes *a = infer->attributes;
+    const mn_view *x = &infer->in[input];
+    const bool layer = infer->op == &mn_ops[MN_OP_layer_norm] || a->axes > 0;
+    MN_TRY(mn_need_float(infer, input, "the input"));
+    if (!(a->eps >= 0))
+        return mn_infer_error(infer, MN_ERR_ARGUMENT, "eps %g must be at least 0", a->eps);
+    if (layer ? a->axes < 1 || a->axes > x->ndim : x->ndim < 2)
+        return mn_infer_error(infer, MN_ERR_SHAPE,
+                              layer ? "the input has %d axes, cannot normalize over the last %lld"
+                                    : "the input has %d axes, must have at least 2",
+                              x->ndim, (long long)a->axes);
+    *parameter = (mn_view){.dtype = mn_wide_dtype(x->dtype), .ndim = layer ? (int)a->axes : 1};
+    memcpy(parameter->shape, x->shape + x->ndim - parameter->ndim,
+           (size_t)parameter->ndim * sizeof x->shape[0]);
+    if (a->groups < 1 || (!layer && parameter->shape[0] % a->groups != 0))
+        return mn_infer_error(infer, MN_ERR_ARGUMENT,
+                              "%lld channels do not divide into %lld groups",
+                              (long long)parameter->shape[0], (long long)a->groups);
+    const mn_grouping is = mn_grouping_of(x, a);
+    if (is.size == 0 || (is.outer > 0 && is.positions == 0))
+        return mn_infer_error(infer, MN_ERR_SHAPE, "there is nothing to normalize over");
+    *statistic = (mn_view){.dtype = parameter->dtype, .ndim = 2, .shape = {is.outer, is.groups}};
+    return MN_OK;
+}
+
+static mn_status check_like(mn_infer *infer, int input, const char *name, const mn_view *like)
+{
+    if (!infer->in[input].present)
+        return MN_OK;
+    MN_TRY(mn_need_dtype(infer, input, name, like->dtype));
+    return mn_need_shape(infer, input, name, like->ndim, like->shape);
+}
+
+static void give_like(mn_infer *infer, int output, const mn_view *like)
+{
+    mn_output(infer, output, like->dtype, like->ndim, like->shape);
+}
+
+/* Also of layer_norm. Inputs x, w, b; outputs y, mean, rstd. */
+mn_status mn_infer_group_norm(mn_infer *infer)
+{
+    mn_view parameter = {0}, statistic = {0};
+    MN_TRY(check_grouping(infer, 0, &parameter, &statistic));
+    MN_TRY(check_like(infer, 1, "the weight", &parameter));
+    MN_TRY(check_like(infer, 2, "the bias", &parameter));
+    mn_output_like(infer, 0, 0);
+    give_like(infer, 1, &statistic);
+    give_like(infer, 2, &statistic);
+    return MN_OK;
+}
+
+/* Inputs g, x, w, mean, rstd; outputs dx, dw, db. */
+mn_status mn_infer_group_norm_backward(mn_infer *infer)
+{
+    mn_view parameter = {0}, statistic = {0};
+    MN_TRY(check_grouping(infer, 1, &parameter, &statistic));
+    MN_TRY(mn_need_same_dtype(infer, 1, 0));
+    MN_TRY(mn_need_same_shape(infer, 0, "the gradient", 1, "the input"));
+    MN_TRY(check_like(infer, 2, "the weight", &parameter));
+    MN_TRY(check_like(infer, 3, "the mean", &statistic));
+    MN_TRY(check_like(infer, 4, "rstd", &statistic));
+    mn_output_like(infer, 0, 1);
+    give_like(infer, 1, &parameter);
+    give_like(infer, 2, &parameter);
     return MN_OK;
 }

@@ -104,15 +104,27 @@ typedef struct mn_conv2d_attributes { /* conv2d and its two gradients */
     int64_t stride[2], padding[2], dilation[2], groups;
     int64_t extent[2]; /* backward_input: H, W of x; backward_weight: R, S of w; else 0 */
 } mn_conv2d_attributes;
-typedef struct mn_pool2d_attributes { /* max_pool2d and its gradient */
+typedef struct mn_pool2d_attributes { /* max_pool2d, avg_pool2d and their gradients */
     int64_t kernel[2], stride[2], padding[2];
+    int64_t exclude_padding; /* avg_pool2d and its gradient only, as all below */
+    int64_t extent[2];       /* avg_pool2d_backward: H, W of x */
 } mn_pool2d_attributes;
+typedef struct mn_resize_attributes { /* upsample2d and its gradient */
+    int64_t size[2];                  /* height and width of the result */
+    int64_t mode, align_corners;
+    int64_t extent[2]; /* upsample2d_backward: H, W of x */
+} mn_resize_attributes;
 typedef struct mn_extent_attributes { /* global_avg_pool2d_backward */
     int64_t height, width;
 } mn_extent_attributes;
 typedef struct mn_batch_norm_attributes { /* the four batch-norm ops */
     double eps, momentum;
 } mn_batch_norm_attributes;
+typedef struct mn_group_norm_attributes { /* layer_norm, group_norm and their gradient */
+    double eps;
+    int64_t groups;
+    int64_t axes; /* > 0: layer_norm over so many last axes */
+} mn_group_norm_attributes;
 typedef struct mn_axis_attributes { /* softmax family, argmax, concat, gather; axis >= 0 */
     int64_t axis;
 } mn_axis_attributes;
@@ -154,6 +166,23 @@ typedef struct mn_report_attributes { /* report_loss, report_step */
     int64_t first; /* report_loss: first micro-batch of the window, clears the row */
     double weight; /* report_loss: share of this micro-batch in the window's mean */
 } mn_report_attributes;
+
+/* What group_norm makes of x: [outer, positions, groups, size], statistics over positions and size;
+ * layer_norm has one position and one group. */
+typedef struct mn_grouping {
+    int64_t outer, positions, groups, size;
+} mn_grouping;
+mn_grouping mn_grouping_of(const mn_view *x, const mn_group_norm_attributes *attributes);
+/* The two pixels along an axis (0: height) that pixel `at` of a resized image is a mean of, those
+ * of weight 0 left out: nearest has only the first. As PyTorch's, index of nearest in f32, weights
+ * of bilinear in f64. */
+typedef struct mn_taps {
+    int count;
+    int64_t index[2];
+    double weight[2];
+} mn_taps;
+mn_taps mn_resize_taps(const mn_resize_attributes *attributes, int axis, int64_t extent,
+                       int64_t at);
 
 /* Records: f64 [MN_RECORD_SIZE] tensors on the device, so that no step needs the host to read one.
  * Counters are exact up to 2^53. */

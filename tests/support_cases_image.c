@@ -15,8 +15,8 @@ static mn_tensor *build_conv2d(mn_context *ctx, mn_tensor **in, const op_case *c
     return mn_conv2d(in[0], in[1], c->p[7] ? in[2] : NULL, &o);
 }
 
-/* parameters: kernel h w, stride h w, padding h w */
-static mn_tensor *build_max_pool(mn_context *ctx, mn_tensor **in, const op_case *c)
+/* parameters: kernel h w, stride h w, padding h w, of avg_pool2d: 1 or with exclude_padding 2 */
+static mn_tensor *build_pool(mn_context *ctx, mn_tensor **in, const op_case *c)
 {
     (void)ctx;
     mn_pool2d_options o = mn_pool2d_options_default();
@@ -25,14 +25,20 @@ static mn_tensor *build_max_pool(mn_context *ctx, mn_tensor **in, const op_case 
         o.stride[i] = (int)c->p[2 + i];
         o.padding[i] = (int)c->p[4 + i];
     }
-    return mn_max_pool2d(in[0], &o);
+    o.exclude_padding = c->p[6] == 2;
+    return c->p[6] ? mn_avg_pool2d(in[0], &o) : mn_max_pool2d(in[0], &o);
 }
 
-static mn_tensor *build_average_pool(mn_context *ctx, mn_tensor **in, const op_case *c)
+/* parameters: height, width, mode, align_corners */
+static mn_tensor *build_upsample(mn_context *ctx, mn_tensor **in, const op_case *c)
 {
     (void)ctx;
-    (void)c;
-    return mn_global_avg_pool2d(in[0]);
+    mn_upsample2d_options o = mn_upsample2d_options_default();
+    o.height = (int)c->p[0];
+    o.width = (int)c->p[1];
+    o.mode = (mn_upsample_mode)c->p[2];
+    o.align_corners = c->p[3] != 0;
+    return mn_upsample2d(in[0], &o);
 }
 
 /* parameters: training */
@@ -43,6 +49,17 @@ static mn_tensor *build_batch_norm(mn_context *ctx, mn_tensor **in, const op_cas
     o.training = c->p[0] != 0;
     mn_tensor *running[3] = {in[3], in[4], NULL};
     return mn_batch_norm(in[0], in[1], in[2], running, &o);
+}
+
+/* parameters: groups, or axes of a layer norm, negative; 1: the second input is the bias */
+static mn_tensor *build_group_norm(mn_context *ctx, mn_tensor **in, const op_case *c)
+{
+    (void)ctx;
+    const int groups = (int)c->p[0];
+    mn_tensor *weight = c->p[1] || c->inputs[1].kind == NOTHING ? NULL : in[1];
+    mn_tensor *bias = c->p[1] ? in[1] : c->inputs[2].kind == NOTHING ? NULL : in[2];
+    return groups > 0 ? mn_group_norm(in[0], groups, weight, bias, 1e-5)
+                      : mn_layer_norm(in[0], -groups, weight, bias, 1e-5);
 }
 
 #define BN_INPUTS(x, c) x, INPUT(PARAM, c), INPUT(PARAM, c), INPUT(STATE, c), INPUT(STATE, c)
@@ -68,18 +85,43 @@ const op_case mn_cases_image[] = {
          .p = {1, 1, 1, 1, 1, 1, 1, 0}),
     CASE("conv empty batch", .build = build_conv2d, .inputs = {N(0, 5, 5, 2), N(3, 3, 3, 2), N(3)},
          .p = {1, 1, 1, 1, 1, 1, 1, 1}, .no_tail = true),
-    CASE("max pool 2x2", .build = build_max_pool, .inputs = {D(2, 6, 4, 3)},
+    CASE("max pool 2x2", .build = build_pool, .inputs = {D(2, 6, 4, 3)}, .p = {2, 2, 0, 0, 0, 0},
+         .once = true),
+    CASE("max pool 2x2 c 1", .build = build_pool, .inputs = {D(3, 4, 6, 1)},
          .p = {2, 2, 0, 0, 0, 0}, .once = true),
-    CASE("max pool 2x2 c 1", .build = build_max_pool, .inputs = {D(3, 4, 6, 1)},
-         .p = {2, 2, 0, 0, 0, 0}, .once = true),
-    CASE("max pool 2x2 odd", .build = build_max_pool, .inputs = {D(2, 5, 7, 17)},
+    CASE("max pool 2x2 odd", .build = build_pool, .inputs = {D(2, 5, 7, 17)},
          .p = {2, 2, 0, 0, 0, 0}, .no_tail = true, .once = true),
-    CASE("max pool overlap", .build = build_max_pool, .inputs = {D(1, 7, 8, 5)},
+    CASE("max pool overlap", .build = build_pool, .inputs = {D(1, 7, 8, 5)},
          .p = {3, 3, 2, 1, 1, 1}, .once = true),
-    CASE("max pool 3x2", .build = build_max_pool, .inputs = {D(1, 6, 5, 2)},
-         .p = {3, 2, 1, 2, 0, 1}, .once = true),
-    CASE("average pool", .build = build_average_pool, .inputs = {N(3, 5, 2, 7)}),
-    CASE("average pool 1x1", .build = build_average_pool, .inputs = {N(2, 1, 1, 3)}),
+    CASE("max pool 3x2", .build = build_pool, .inputs = {D(1, 6, 5, 2)}, .p = {3, 2, 1, 2, 0, 1},
+         .once = true),
+    CASE("global average pool", .unary = mn_global_avg_pool2d, .inputs = {N(3, 5, 2, 7)}),
+    CASE("global average pool 1x1", .unary = mn_global_avg_pool2d, .inputs = {N(2, 1, 1, 3)}),
+    CASE("average pool 2x2", .build = build_pool, .inputs = {N(2, 6, 4, 3)},
+         .p = {2, 2, 0, 0, 0, 0, 1}),
+    CASE("average pool 2x2 odd", .build = build_pool, .inputs = {N(2, 5, 7, 17)},
+         .p = {2, 2, 0, 0, 0, 0, 1}, .no_tail = true),
+    CASE("average pool overlap", .build = build_pool, .inputs = {N(1, 7, 8, 5)},
+         .p = {3, 3, 2, 1, 1, 1, 1}),
+    CASE("average pool exclude", .build = build_pool, .inputs = {N(1, 7, 8, 5)},
+         .p = {3, 2, 2, 1, 1, 1, 2}),
+    CASE("average pool gaps", .build = build_pool, .inputs = {N(1, 6, 7, 2)},
+         .p = {1, 2, 2, 3, 0, 1, 2}, .no_tail = true),
+    CASE("average pool c 521", .build = build_pool, .inputs = {N(1, 2, 3, 521)},
+         .p = {2, 3, 1, 1, 0, 0, 1}),
+    CASE("upsample nearest", .build = build_upsample, .inputs = {N(2, 3, 5, 3)}, .p = {7, 10}),
+    CASE("upsample nearest down", .build = build_upsample, .inputs = {N(1, 7, 5, 2)}, .p = {3, 5},
+         .no_tail = true),
+    CASE("upsample bilinear", .build = build_upsample, .inputs = {N(2, 3, 4, 3)},
+         .p = {7, 8, 1, 0}),
+    CASE("upsample corners", .build = build_upsample, .inputs = {N(1, 5, 3, 2)},
+         .p = {3, 11, 1, 1}),
+    CASE("upsample to 1", .build = build_upsample, .inputs = {N(1, 4, 3, 2)}, .p = {1, 1, 1, 1},
+         .no_tail = true),
+    CASE("upsample from 1", .build = build_upsample, .inputs = {N(1, 1, 1, 2)}, .p = {13, 7, 1, 0}),
+    CASE("upsample c 521", .build = build_upsample, .inputs = {N(1, 2, 1, 521)}, .p = {3, 2, 1}),
+    CASE("upsample empty", .build = build_upsample, .inputs = {N(0, 2, 3, 2)}, .p = {4, 5, 1},
+         .no_tail = true),
     CASE("batch norm", .build = build_batch_norm, .inputs = {BN_INPUTS(N(3, 5, 2, 7), 7)}, .p = {1},
          .once = true),
     CASE("batch norm 2d", .build = build_batch_norm, .inputs = {BN_INPUTS(N(11, 3), 3)}, .p = {1},
@@ -90,5 +132,28 @@ const op_case mn_cases_image[] = {
          .p = {1}, .once = true),
     CASE("batch norm eval", .build = build_batch_norm, .inputs = {BN_INPUTS(N(2, 3, 2, 5), 5)},
          .once = true),
+    CASE("layer norm", .build = build_group_norm,
+         .inputs = {N(5, 3, 31), INPUT(PARAM, 31), INPUT(PARAM, 31)}, .p = {-1}, .once = true),
+    CASE("layer norm 2 axes", .build = build_group_norm,
+         .inputs = {N(2, 5, 61), INPUT(PARAM, 5, 61), INPUT(PARAM, 5, 61)}, .p = {-2},
+         .once = true),
+    CASE("layer norm 1031", .build = build_group_norm,
+         .inputs = {N(2, 1031), INPUT(PARAM, 1031), INPUT(PARAM, 1031)}, .p = {-1}, .once = true),
+    CASE("layer norm bare", .build = build_group_norm, .inputs = {N(17)}, .p = {-1}, .once = true),
+    CASE("layer norm bias", .build = build_group_norm, .inputs = {N(3, 13), INPUT(PARAM, 13)},
+         .p = {-1, 1}, .once = true),
+    CASE("layer norm empty", .build = build_group_norm, .inputs = {N(0, 3), INPUT(PARAM, 3)},
+         .p = {-1}, .no_tail = true, .once = true),
+    CASE("group norm", .build = build_group_norm,
+         .inputs = {N(2, 3, 5, 12), INPUT(PARAM, 12), INPUT(PARAM, 12)}, .p = {3}, .once = true),
+    CASE("group norm 1 group", .build = build_group_norm, .inputs = {N(3, 7, 5), INPUT(PARAM, 5)},
+         .p = {1}, .once = true),
+    CASE("group norm instance", .build = build_group_norm,
+         .inputs = {N(2, 11, 7), INPUT(PARAM, 7), INPUT(PARAM, 7)}, .p = {7}, .once = true),
+    CASE("group norm 2d", .build = build_group_norm, .inputs = {N(3, 24)}, .p = {2}, .once = true),
+    CASE("group norm wide", .build = build_group_norm,
+         .inputs = {N(1, 2, 521), INPUT(PARAM, 521), INPUT(PARAM, 521)}, .p = {1}, .once = true),
+    CASE("group norm many", .build = build_group_norm,
+         .inputs = {N(1, 3, 309), INPUT(PARAM, 309), INPUT(PARAM, 309)}, .p = {3}, .once = true),
     {0},
 };

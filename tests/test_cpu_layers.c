@@ -24,13 +24,17 @@ typedef struct pooling {
     mn_pool2d_attributes a;
 } pooling;
 
+#define POOL(r, s, u, v, top, left)                                                                \
+    {                                                                                              \
+        .kernel = {r, s}, .stride = {u, v}, .padding = { top, left }                               \
+    }
 static const pooling poolings[] = {
-    {2, 28, 28, 1, {{2, 2}, {2, 2}, {0, 0}}},   {3, 7, 9, 6, {{2, 2}, {2, 2}, {0, 0}}},
-    {1, 2, 2, 256, {{2, 2}, {2, 2}, {0, 0}}},   {2, 6, 1100, 1, {{2, 2}, {2, 2}, {0, 0}}},
-    {2, 4, 6, 300, {{2, 2}, {2, 2}, {0, 0}}},   {2, 9, 8, 5, {{3, 3}, {2, 2}, {1, 1}}},
-    {1, 5, 6, 17, {{3, 2}, {1, 1}, {1, 0}}},    {2, 7, 7, 3, {{2, 3}, {3, 4}, {1, 1}}},
-    {1, 4, 4, 2, {{1, 1}, {2, 2}, {0, 0}}},     {0, 4, 4, 2, {{2, 2}, {2, 2}, {0, 0}}},
-    {40, 11, 11, 16, {{3, 3}, {2, 2}, {0, 0}}}, {70, 8, 8, 16, {{2, 2}, {2, 2}, {0, 0}}},
+    {2, 28, 28, 1, POOL(2, 2, 2, 2, 0, 0)},   {3, 7, 9, 6, POOL(2, 2, 2, 2, 0, 0)},
+    {1, 2, 2, 256, POOL(2, 2, 2, 2, 0, 0)},   {2, 6, 1100, 1, POOL(2, 2, 2, 2, 0, 0)},
+    {2, 4, 6, 300, POOL(2, 2, 2, 2, 0, 0)},   {2, 9, 8, 5, POOL(3, 3, 2, 2, 1, 1)},
+    {1, 5, 6, 17, POOL(3, 2, 1, 1, 1, 0)},    {2, 7, 7, 3, POOL(2, 3, 3, 4, 1, 1)},
+    {1, 4, 4, 2, POOL(1, 1, 2, 2, 0, 0)},     {0, 4, 4, 2, POOL(2, 2, 2, 2, 0, 0)},
+    {40, 11, 11, 16, POOL(3, 3, 2, 2, 0, 0)}, {70, 8, 8, 16, POOL(2, 2, 2, 2, 0, 0)},
 };
 
 static int64_t windows(int64_t extent, const mn_pool2d_attributes *a, int axis)
@@ -66,6 +70,31 @@ START_TEST(max_pools)
         mn_fixture_start(&f, &p->a, sizeof p->a);
         mn_fixture_input(&f, mn_lowp[_i], 4, y);
         tie(&f, mn_fixture_input(&f, mn_lowp[_i], 4, x));
+        mn_fixture_output(&f, mn_lowp[_i], 4, x);
+        mn_fixture_check(&f, &backward);
+    }
+}
+END_TEST
+
+START_TEST(average_pools)
+{
+    static const kernel forward = KERNEL(avg_pool2d, 0, 2);
+    static const kernel backward = KERNEL(avg_pool2d_backward, 0, 3);
+    for (size_t s = 0; s < 2 * COUNT(poolings); s++) {
+        const pooling *p = &poolings[s / 2];
+        mn_pool2d_attributes a = p->a;
+        const int64_t x[4] = {p->n, p->h, p->w, p->c};
+        const int64_t y[4] = {p->n, windows(p->h, &p->a, 0), windows(p->w, &p->a, 1), p->c};
+        fixture f;
+        a.exclude_padding = s % 2;
+        a.extent[0] = p->h;
+        a.extent[1] = p->w;
+        mn_fixture_start(&f, &a, sizeof a);
+        mn_view_poison(mn_fixture_input(&f, mn_lowp[_i], 4, x));
+        mn_fixture_output(&f, mn_lowp[_i], 4, y);
+        mn_fixture_check(&f, &forward);
+        mn_fixture_start(&f, &a, sizeof a);
+        mn_view_poison(mn_fixture_input(&f, mn_lowp[_i], 4, y));
         mn_fixture_output(&f, mn_lowp[_i], 4, x);
         mn_fixture_check(&f, &backward);
     }
@@ -452,6 +481,7 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_checked_fixture(tests, NULL, mn_fixture_teardown);
     tcase_add_loop_test(tests, max_pools, 0, 3);
+    tcase_add_loop_test(tests, average_pools, 0, 3);
     tcase_add_loop_test(tests, global_average_pools, 0, 3);
     tcase_add_loop_test(tests, batch_norms, 0, 3);
     tcase_add_loop_test(tests, batch_norm_gradients, 0, 3);

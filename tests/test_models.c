@@ -311,6 +311,43 @@ START_TEST(options_of_other_sizes_are_refused)
 }
 END_TEST
 
+START_TEST(pooling_resizing_and_norm_layers)
+{
+    static const char *const names[] = {"group.weight", "group.bias", "layer.weight", "layer.bias"};
+    mn_upsample2d_options size = mn_upsample2d_options_default();
+    size.height = 5;
+    size.width = 3;
+    mn_module *net = mn_sequential(ctx);
+    mn_sequential_add(net, "pool", mn_avg_pool2d_layer(ctx, NULL));
+    mn_sequential_add(net, "up", mn_upsample2d_layer(ctx, &size));
+    mn_sequential_add(net, "group", mn_group_norm_layer(ctx, 2, 6));
+    mn_sequential_add(net, "layer", mn_layer_norm_layer(ctx, 6));
+    ck_assert_int_eq(mn_module_init(net), MN_OK);
+    int count = 0;
+    mn_tensor *const *parameters = mn_module_parameters(net, &count);
+    ck_assert_int_eq(count, 4);
+    for (int i = 0; i < count; i++) {
+        double values[6];
+        ck_assert_str_eq(mn_tensor_name(parameters[i]), names[i]);
+        ck_assert_int_eq(mn_tensor_read_f64(parameters[i], values, 6), MN_OK);
+        ck_assert_double_eq(values[5], i % 2 == 0 ? 1.0 : 0.0);
+    }
+    const int64_t shape[4] = {2, 4, 4, 6};
+    mn_scope scope = mn_scope_begin(ctx);
+    mn_tensor *y = mn_module_forward(net, mn_full(ctx, MN_F32, 4, shape, 3.0));
+    ck_assert_msg(y != NULL, "%s", mn_error_message(ctx));
+    ck_assert_int_eq(mn_tensor_numel(y), 2 * 5 * 3 * 6);
+    mn_scope_end(ctx, scope);
+    mn_module_free(net);
+    ck_assert(mn_group_norm_layer(ctx, 4, 6) == NULL);
+    ck_assert_int_eq(mn_error_status(ctx), MN_ERR_ARGUMENT);
+    mn_error_clear(ctx);
+    ck_assert(mn_layer_norm_layer(ctx, 0) == NULL);
+    ck_assert_int_eq(mn_error_status(ctx), MN_ERR_ARGUMENT);
+    mn_error_clear(ctx);
+}
+END_TEST
+
 START_TEST(sizes_do_not_overflow)
 {
     mn_model_options huge = mn_model_options_default();
@@ -344,6 +381,7 @@ int main(void)
     tcase_add_test(cases, a_layer_has_one_place);
     tcase_add_test(cases, options_of_other_sizes_are_refused);
     tcase_add_loop_test(cases, sizes_do_not_overflow, 0, 5);
+    tcase_add_test(cases, pooling_resizing_and_norm_layers);
     suite_add_tcase(suite, cases);
     return mn_test_run(suite, CK_FORK_GETENV);
 }

@@ -1,6 +1,6 @@
 /* The bodies behind body_table.h, written once in plain C that compilers vectorise; included by the
  * one file per kernel set that fills its table, whose name is MN_BODIES. Results do not depend on
- * where a row is cut, except for the folds and sum_squares, whose order depends on n alone. */
+ * where a row is cut, except for folds, total and sum_squares, whose order depends on n alone. */
 #ifndef MN_OPS_CPU_BODIES_H
 #define MN_OPS_CPU_BODIES_H
 
@@ -53,6 +53,12 @@ static void body_accumulate(size_t n, float *sum, const float *x)
 {
     for (size_t i = 0; i < n; i++)
         sum[i] += x[i];
+}
+
+static void body_add_scaled(size_t n, const float *restrict x, float factor, float *restrict sum)
+{
+    for (size_t i = 0; i < n; i++)
+        sum[i] += factor * x[i];
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
@@ -109,7 +115,20 @@ static void body_keep_factors(size_t blocks, const mn_keep *keep, uint32_t first
     }
 }
 
-/* ---- batch normalisation --------------------------------------------------------------------- */
+static double body_total(size_t n, const double *x)
+{
+    double lane[8] = {0};
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (size_t j = 0; j < 8; j++)
+            lane[j] += x[i + j];
+    for (size_t j = 0; i + j < n; j++)
+        lane[j] += x[i + j];
+    return ((lane[0] + lane[4]) + (lane[1] + lane[5])) +
+           ((lane[2] + lane[6]) + (lane[3] + lane[7]));
+}
+
+/* ---- normalisation --------------------------------------------------------------------------- */
 
 static void body_normalize(size_t n, const float *restrict x, const mn_norm_tables *tables,
                            float *restrict y)
@@ -298,6 +317,25 @@ static void body_pool2x2_backward(size_t n, size_t channels, const float *g, con
     }
 }
 
+static void body_average2x2(size_t n, size_t channels, const float *restrict top,
+                            const float *restrict bottom, float *restrict y)
+{
+    for (size_t q = 0; q < n; q++, top += 2 * channels, bottom += 2 * channels, y += channels)
+        for (size_t c = 0; c < channels; c++)
+            y[c] = ((top[c] + top[channels + c]) + (bottom[c] + bottom[channels + c])) * 0.25F;
+}
+
+static void body_average2x2_backward(size_t n, size_t channels, const float *g, float *dx[2])
+{
+    for (int r = 0; r < 2; r++)
+        for (size_t i = 0; i < 2 * n; i++) {
+            const float *restrict from = g + i / 2 * channels;
+            float *restrict to = dx[r] + i * channels;
+            for (size_t c = 0; c < channels; c++)
+                to[c] = from[c] * 0.25F;
+        }
+}
+
 static void body_max_index(size_t n, const float *restrict x, float number, float *restrict largest,
                            float *restrict index)
 {
@@ -453,11 +491,13 @@ const mn_bodies MN_BODIES = {
     .add_scalar = body_add_scalar,
     .mul_scalar = body_mul_scalar,
     .accumulate = body_accumulate,
+    .add_scaled = body_add_scaled,
     .add_product = body_add_product,
     .add_moments = body_add_moments,
     .add_gradients = body_add_gradients,
     .flush = body_flush,
     .keep_factors = body_keep_factors,
+    .total = body_total,
     .normalize = body_normalize,
     .normalize_backward = body_normalize_backward,
     .max = body_max,
@@ -474,6 +514,8 @@ const mn_bodies MN_BODIES = {
     .scaled_exp = body_scaled_exp,
     .pool2x2 = body_pool2x2,
     .pool2x2_backward = body_pool2x2_backward,
+    .average2x2 = body_average2x2,
+    .average2x2_backward = body_average2x2_backward,
     .max_index = body_max_index,
     .pick_index = body_pick_index,
     .scale = body_scale,

@@ -10,7 +10,7 @@
 
 #define MN_POOL_LIMIT 256
 
-/* Channel tables of batch normalisation: each as long as the row it is applied to. */
+/* Channel tables of normalisation: each as long as the row it is applied to. */
 typedef struct mn_norm_tables {
     const float *mean;
     const float *scale;    /* rstd w; or rstd alone for sums */
@@ -47,6 +47,7 @@ typedef struct mn_bodies {
     void (*add_scalar)(size_t n, const float *a, float b, float *y);
     void (*mul_scalar)(size_t n, const float *a, float b, float *y);
     void (*accumulate)(size_t n, float *sum, const float *x); /* sum += x; x may be sum */
+    void (*add_scaled)(size_t n, const float *x, float factor, float *sum); /* sum += factor x */
 
     /* Terms of sums, added to one accumulator per element. */
     void (*add_product)(size_t n, const float *a, const float *b, float *sum);
@@ -57,6 +58,7 @@ typedef struct mn_bodies {
                           float *sum, float *product);
     /* sum += acc in f64; acc = 0. */
     void (*flush)(size_t n, float *acc, double *sum);
+    double (*total)(size_t n, const double *x); /* sum of all */
 
     /* Factors, scale or 0, of the elements of `blocks` blocks of four from `first` on. */
     void (*keep_factors)(size_t blocks, const mn_keep *keep, uint32_t first, float *factors);
@@ -90,6 +92,8 @@ typedef struct mn_bodies {
     void (*pool2x2)(size_t n, size_t channels, const float *top, const float *bottom, float *y);
     void (*pool2x2_backward)(size_t n, size_t channels, const float *g, const float *rows[2],
                              float *dx[2]);
+    void (*average2x2)(size_t n, size_t channels, const float *top, const float *bottom, float *y);
+    void (*average2x2_backward)(size_t n, size_t channels, const float *g, float *dx[2]);
     /* For overlapping or odd windows: keeps the largest and its number as a float. */
     void (*max_index)(size_t n, const float *x, float number, float *largest, float *index);
     /* y = index == number ? g : 0 */

@@ -6,9 +6,10 @@
 
 #define STRIP MN_POOL_LIMIT /* channels at once */
 
-/* Images x, windows y (or their gradients g), and dx. */
+/* Images x, windows y (or their gradients g), and dx; x is dx where only its shape matters. */
 typedef struct pool {
     const mn_call *call;
+    bool average;
     const mn_pool2d_attributes *a;
     const mn_view *x, *y, *dx;
     int64_t H, W, C, P, Q;
@@ -66,32 +67,45 @@ static void run_2x2(const void *arg, int64_t begin, int64_t end)
             const float *upper = mn_row_load(l->call, l->x, at, count, row[0]);
             const float *lower = mn_row_load(l->call, l->x, at + l->W * l->C, count, row[1]);
             float *y = mn_row_place(l->y, to, result);
-            bodies->pool2x2((size_t)n, (size_t)l->C, upper, lower, y);
+            (l->average ? bodies->average2x2 : bodies->pool2x2)((size_t)n, (size_t)l->C, upper,
+                                                                lower, y);
             mn_row_store(l->call, l->y, to, n * l->C, y);
         }
     }
 }
 
-/* Largest elements of the window for `n` channels from c on, and, if `index` is given, the numbers
- * of their pixels in the window. */
-static void window_max(const pool *l, const window *w, int64_t c, int64_t n, float *largest,
-                       float *index)
+/* 1 / pixels of the window that its average counts. */
+static float share_of(const pool *l, const window *w)
+{
+    const int64_t inside = (w->bottom - w->top) * (w->right - w->left);
+    return (float)(1 /
+                   (double)(l->a->exclude_padding ? inside : l->a->kernel[0] * l->a->kernel[1]));
+}
+
+/* Average or largest elements of the window for `n` channels from c on, and, if `index` is given,
+ * the numbers of their pixels in the window. */
+static void reduce_window(const pool *l, const window *w, int64_t c, int64_t n, float *result,
+                          float *index)
 {
     const mn_bodies *bodies = mn_bodies_of(l->call);
     float scratch[STRIP], number = 0;
     for (int64_t i = 0; i < n; i++)
-        largest[i] = -INFINITY;
+        result[i] = l->average ? 0 : -INFINITY;
     if (index)
         memset(index, 0, (size_t)n * sizeof *index);
     for (int64_t y = w->top; y < w->bottom; y++)
         for (int64_t x = w->left; x < w->right; x++, number++) {
             const int64_t at = ((w->image * l->H + y) * l->W + x) * l->C + c;
             const float *pixel = mn_row_load(l->call, l->x, at, n, scratch);
-            if (index)
-                bodies->max_index((size_t)n, pixel, number, largest, index);
+            if (l->average)
+                bodies->accumulate((size_t)n, result, pixel);
+            else if (index)
+                bodies->max_index((size_t)n, pixel, number, result, index);
             else
-                bodies->max((size_t)n, pixel, largest);
+                bodies->max((size_t)n, pixel, result);
         }
+    if (l->average)
+        bodies->scale((size_t)n, share_of(l, w), result);
 }
 
 static void run_windows(const void *arg, int64_t begin, int64_t end)
@@ -103,15 +117,16 @@ static void run_windows(const void *arg, int64_t begin, int64_t end)
         for (int64_t c = 0; c < l->C; c += STRIP) {
             const int64_t n = mn_min(STRIP, l->C - c);
             float *y = mn_row_place(l->y, i * l->C + c, result);
-            window_max(l, &w, c, n, y, NULL);
+            reduce_window(l, &w, c, n, y, NULL);
             mn_row_store(l->call, l->y, i * l->C + c, n, y);
         }
     }
 }
 
-void mn_cpu_max_pool2d(const mn_call *call)
+static void run_pool(const mn_call *call, bool average)
 {
     pool l = pool_of(call, &call->in[0], &call->out[0], NULL);
+    l.average = average;
     if (call->out[0].numel == 0)
         return;
     const int64_t rows = call->out[0].shape[0] * l.P;
@@ -120,6 +135,16 @@ void mn_cpu_max_pool2d(const mn_call *call)
         mn_run_ranges(call, rows, chunk, run_2x2, &l);
     else
         mn_run_ranges(call, rows * l.Q, chunk * l.Q, run_windows, &l);
+}
+
+void mn_cpu_max_pool2d(const mn_call *call)
+{
+    run_pool(call, false);
+}
+
+void mn_cpu_avg_pool2d(const mn_call *call)
+{
+    run_pool(call, true);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -139,10 +164,14 @@ static void scatter_2x2(const pool *l, int64_t image, int64_t p)
         const float *rows[2];
         float *dx[2];
         for (int r = 0; r < 2; r++) {
-            rows[r] = mn_row_load(l->call, l->x, at + r * width, count, row[r]);
             dx[r] = mn_row_place(l->dx, at + r * width, result[r]);
+            if (!l->average)
+                rows[r] = mn_row_load(l->call, l->x, at + r * width, count, row[r]);
         }
-        bodies->pool2x2_backward((size_t)n, (size_t)l->C, g, rows, dx);
+        if (l->average)
+            bodies->average2x2_backward((size_t)n, (size_t)l->C, g, dx);
+        else
+            bodies->pool2x2_backward((size_t)n, (size_t)l->C, g, rows, dx);
         for (int r = 0; r < 2; r++)
             mn_row_store(l->call, l->dx, at + r * width, count, dx[r]);
     }
@@ -165,7 +194,7 @@ static void scatter_window(const pool *l, const window *w, int64_t c, int64_t n,
 {
     const mn_bodies *bodies = mn_bodies_of(l->call);
     float largest[STRIP], index[STRIP], share[STRIP], number = 0;
-    window_max(l, w, c, n, largest, index);
+    reduce_window(l, w, c, n, largest, index);
     for (int64_t y = w->top; y < w->bottom; y++)
         for (int64_t x = w->left; x < w->right; x++) {
             bodies->pick_index((size_t)n, g, index, number++, share);
@@ -214,6 +243,65 @@ void mn_cpu_max_pool2d_backward(const mn_call *call)
         mn_run_ranges(call, images, mn_max(1, MN_CHUNK / (l.H * l.W * l.C)), run_scatter_2x2, &l);
     else
         mn_call_parallel(call, images * mn_ceil_div(l.C, STRIP), scatter_strip, &l);
+}
+
+/* ---- gradient of the average ----------------------------------------------------------------- */
+
+/* Windows [first, end) along an axis that contain pixel `at`. */
+static void windows_at(const pool *l, int axis, int64_t at, int64_t *first, int64_t *end)
+{
+    const int64_t size = l->a->kernel[axis], stride = l->a->stride[axis];
+    const int64_t padded = at + l->a->padding[axis];
+    *first = padded < size ? 0 : (padded - size) / stride + 1;
+    *end = mn_min(padded / stride + 1, axis == 0 ? l->P : l->Q);
+}
+
+/* Sum of what the windows give to pixel [image, y, x], for n channels from c on. */
+static void gather_windows(const pool *l, int64_t image, const int64_t pixel[2], int64_t c,
+                           int64_t n, float *sum)
+{
+    const mn_bodies *bodies = mn_bodies_of(l->call);
+    float scratch[STRIP];
+    int64_t first[2], end[2];
+    for (int i = 0; i < 2; i++)
+        windows_at(l, i, pixel[i], &first[i], &end[i]);
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    for (int64_t p = first[0]; p < end[0]; p++)
+        for (int64_t q = first[1]; q < end[1]; q++) {
+            const window w = window_of(l, image, p, q);
+            const int64_t from = ((image * l->P + p) * l->Q + q) * l->C + c;
+            const float *g = mn_row_load(l->call, l->y, from, n, scratch);
+            bodies->add_scaled((size_t)n, g, share_of(l, &w), sum);
+        }
+}
+
+/* Pixels of all images, numbered. */
+static void run_pixels(const void *arg, int64_t begin, int64_t end)
+{
+    const pool *l = arg;
+    float result[STRIP];
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t pixel[2] = {i / l->W % l->H, i % l->W};
+        for (int64_t c = 0; c < l->C; c += STRIP) {
+            const int64_t n = mn_min(STRIP, l->C - c);
+            float *dx = mn_row_place(l->dx, i * l->C + c, result);
+            gather_windows(l, i / l->W / l->H, pixel, c, n, dx);
+            mn_row_store(l->call, l->dx, i * l->C + c, n, dx);
+        }
+    }
+}
+
+void mn_cpu_avg_pool2d_backward(const mn_call *call)
+{
+    pool l = pool_of(call, &call->out[0], &call->in[0], &call->out[0]);
+    const int64_t images = l.dx->shape[0];
+    l.average = true;
+    if (l.dx->numel == 0)
+        return;
+    if (is_2x2(&l))
+        mn_run_ranges(call, images, mn_max(1, MN_CHUNK / (l.H * l.W * l.C)), run_scatter_2x2, &l);
+    else
+        mn_run_ranges(call, images * l.H * l.W, mn_max(1, MN_CHUNK / l.C), run_pixels, &l);
 }
 
 /* ---- global average -------------------------------------------------------------------------- */

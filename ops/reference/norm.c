@@ -1,5 +1,5 @@
-/* Reference kernels of batch normalisation (Ioffe and Szegedy 2015, arXiv 1502.03167). The channel
- * is the last axis; everything else are the rows. */
+/* Reference kernels of normalisation. Batch normalisation (Ioffe and Szegedy 2015, arXiv
+ * 1502.03167): the channel is the last axis; everything else are the rows. */
 #include "ops/reference/reference.h"
 
 static int64_t channels_of(const mn_view *x)
@@ -108,5 +108,63 @@ void mn_ref_batch_norm_inference_backward(const mn_call *call, double *const in[
         out[0][i] = in[0][i] * in[2][c] * rstd;
         out[1][c] += in[0][i] * (in[1][i] - in[3][c]) * rstd;
         out[2][c] += in[0][i];
+    }
+}
+
+/* ---- layer and group normalisation (arXiv 1607.06450, 1803.08494) ---------------------------- */
+
+/* Element j of group k of outer index o: x is [outer, positions, groups, size]. */
+static int64_t element_of(const mn_grouping *is, int64_t o, int64_t k, int64_t j)
+{
+    return ((o * is->positions + j / is->size) * is->groups + k) * is->size + j % is->size;
+}
+
+/* As batch_norm, per outer index and group   (inputs x, w, b; outputs y, mean, rstd) */
+void mn_ref_group_norm(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_group_norm_attributes *a = (const void *)call->attributes.bytes;
+    const mn_grouping is = mn_grouping_of(&call->in[0], a);
+    const int64_t n = is.positions * is.size;
+    for (int64_t i = 0; i < is.outer * is.groups; i++) {
+        const int64_t o = i / is.groups, k = i % is.groups;
+        double mean = 0, squares = 0;
+        for (int64_t j = 0; j < n; j++)
+            mean += in[0][element_of(&is, o, k, j)] / (double)n;
+        for (int64_t j = 0; j < n; j++)
+            squares += pow(in[0][element_of(&is, o, k, j)] - mean, 2);
+        out[1][i] = mean;
+        out[2][i] = 1 / sqrt(squares / (double)n + a->eps);
+        for (int64_t j = 0; j < n; j++) {
+            const int64_t at = element_of(&is, o, k, j), c = k * is.size + j % is.size;
+            const double weight = mn_has_input(call, 1) ? in[1][c] : 1;
+            const double bias = mn_has_input(call, 2) ? in[2][c] : 0;
+            out[0][at] = (in[0][at] - mean) * out[2][i] * weight + bias;
+        }
+    }
+}
+
+/* With xhat = (x - mean) rstd, means over a group:  db = sum g;  dw = sum g xhat;
+ * dx = rstd (g w - mean(g w) - xhat mean(g w xhat))   (inputs g, x, w, mean, rstd) */
+void mn_ref_group_norm_backward(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_grouping is = mn_grouping_of(&call->in[1], (const void *)call->attributes.bytes);
+    const int64_t n = is.positions * is.size;
+    for (int64_t i = 0; i < is.outer * is.groups; i++) {
+        const int64_t o = i / is.groups, k = i % is.groups;
+        double mean[2] = {0};
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t j = 0; j < n; j++) {
+                const int64_t at = element_of(&is, o, k, j), c = k * is.size + j % is.size;
+                const double xhat = (in[1][at] - in[3][i]) * in[4][i];
+                const double g = in[0][at] * (mn_has_input(call, 2) ? in[2][c] : 1);
+                if (pass == 1) {
+                    out[0][at] = in[4][i] * (g - mean[0] - xhat * mean[1]);
+                    continue;
+                }
+                mean[0] += g / (double)n;
+                mean[1] += g * xhat / (double)n;
+                out[1][c] += in[0][at] * xhat;
+                out[2][c] += in[0][at];
+            }
     }
 }

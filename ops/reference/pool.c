@@ -1,4 +1,4 @@
-/* Reference kernels of pooling. Images are [N,H,W,C]. */
+/* Reference kernels of pooling and resizing. Images are [N,H,W,C]. */
 #include "ops/reference/reference.h"
 
 /* Element of x in the window of y's element `at` that is its maximum: the first NaN, else the first
@@ -63,4 +63,77 @@ void mn_ref_global_avg_pool2d_backward(const mn_call *call, double *const in[], 
     const int64_t pixels = dx->shape[1] * dx->shape[2], C = dx->shape[3];
     for (int64_t i = 0; i < dx->numel; i++)
         out[0][i] = in[0][i / (pixels * C) * C + i % C] / (double)pixels;
+}
+
+/* y[at] = mean of the window's pixels of x, or its adjoint, which spreads y[at] over them. */
+static void average_window(const mn_call *call, const mn_view *image, double *x,
+                           const mn_view *view, double *y, int64_t at, bool adjoint)
+{
+    const mn_pool2d_attributes *a = (const void *)call->attributes.bytes;
+    const int64_t H = image->shape[1], W = image->shape[2], C = image->shape[3];
+    const int64_t P = view->shape[1], Q = view->shape[2];
+    const int64_t top = at / C / Q % P * a->stride[0] - a->padding[0];
+    const int64_t left = at / C % Q * a->stride[1] - a->padding[1];
+    int64_t inside = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        const int64_t all = a->kernel[0] * a->kernel[1];
+        const double count = (double)(a->exclude_padding ? inside : all);
+        for (int64_t h = top; h < top + a->kernel[0]; h++)
+            for (int64_t w = left; w < left + a->kernel[1]; w++) {
+                const int64_t i = ((at / C / Q / P * H + h) * W + w) * C + at % C;
+                if (h < 0 || h >= H || w < 0 || w >= W)
+                    continue;
+                if (pass == 0)
+                    inside++;
+                else if (adjoint)
+                    x[i] += y[at] / count;
+                else
+                    y[at] += x[i] / count;
+            }
+    }
+}
+
+/* y[n,p,q,c] = 1/count sum over the window of x[n,h,w,c] */
+void mn_ref_avg_pool2d(const mn_call *call, double *const in[], double *const out[])
+{
+    for (int64_t i = 0; i < call->out[0].numel; i++)
+        average_window(call, &call->in[0], in[0], &call->out[0], out[0], i, false);
+}
+
+/* dx = sum of g / count over the windows that x lies in */
+void mn_ref_avg_pool2d_backward(const mn_call *call, double *const in[], double *const out[])
+{
+    for (int64_t i = 0; i < call->in[0].numel; i++)
+        average_window(call, &call->out[0], out[0], &call->in[0], in[0], i, true);
+}
+
+/* y[n,p,q,c] = sum over taps of weight x[n,h,w,c] for pixel `at` of y, or the adjoint. */
+static void resize_pixel(const mn_call *call, const mn_view *image, double *x, double *y,
+                         int64_t at, bool adjoint)
+{
+    const mn_resize_attributes *a = (const void *)call->attributes.bytes;
+    const int64_t H = image->shape[1], W = image->shape[2], C = image->shape[3];
+    const int64_t Q = a->size[1], P = a->size[0];
+    const mn_taps rows = mn_resize_taps(a, 0, H, at / C / Q % P);
+    const mn_taps columns = mn_resize_taps(a, 1, W, at / C % Q);
+    for (int r = 0; r < rows.count; r++)
+        for (int s = 0; s < columns.count; s++) {
+            const double weight = rows.weight[r] * columns.weight[s];
+            const int64_t pixel = (at / C / Q / P * H + rows.index[r]) * W + columns.index[s];
+            double *from = adjoint ? y + at : x + pixel * C + at % C;
+            double *to = adjoint ? x + pixel * C + at % C : y + at;
+            *to += weight * *from;
+        }
+}
+
+void mn_ref_upsample2d(const mn_call *call, double *const in[], double *const out[])
+{
+    for (int64_t i = 0; i < call->out[0].numel; i++)
+        resize_pixel(call, &call->in[0], in[0], out[0], i, false);
+}
+
+void mn_ref_upsample2d_backward(const mn_call *call, double *const in[], double *const out[])
+{
+    for (int64_t i = 0; i < call->in[0].numel; i++)
+        resize_pixel(call, &call->out[0], out[0], in[0], i, true);
 }
