@@ -274,6 +274,8 @@ mn_status mn_state_dict_to_buffer(mn_state_dict *dict, void **data, size_t *byte
 {
     mn_context *context = mn_state_dict_context(dict);
     text header = {0}, out = {0};
+    if (data)
+        *data = NULL;
     MN_TRY(mn_error_status(context));
     if (!data || !bytes)
         return mn_fail(context, MN_ERR_ARGUMENT, "state_dict_to_buffer: %s is NULL",

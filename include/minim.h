@@ -607,8 +607,9 @@ MN_API bool mn_state_dict_string(const mn_state_dict *dict, int64_t index, const
 MN_API mn_status mn_state_dict_write(mn_state_dict *dict, const char *path);
 MN_API mn_state_dict *mn_state_dict_read(mn_context *context, const char *path);
 /* The same bytes in memory. to_buffer allocates them with the context's allocator: give them back
- * with mn_buffer_free, which wants the size as well and ignores NULL. On failure *data is NULL.
- * from_buffer copies what it takes and trusts as little as read; messages call the place "buffer".
+ * with mn_buffer_free, which wants the size as well and ignores NULL. On any failure *data is
+ * NULL. from_buffer copies what it takes and trusts as little as read; messages call the place
+ * "buffer".
  */
 MN_API mn_status mn_state_dict_to_buffer(mn_state_dict *dict, void **data, size_t *bytes);
 MN_API mn_state_dict *mn_state_dict_from_buffer(mn_context *context, const void *data,
