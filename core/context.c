@@ -39,6 +39,11 @@ const char *mn_version(void)
     return TEXT(MN_VERSION_MAJOR) "." TEXT(MN_VERSION_MINOR) "." TEXT(MN_VERSION_PATCH);
 }
 
+int mn_version_number(void)
+{
+    return MN_VERSION_NUMBER;
+}
+
 /* ---- options --------------------------------------------------------------------------------- */
 
 mn_status mn_options_copy(mn_error *error, const char *what, void *known, size_t known_size,

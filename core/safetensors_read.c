@@ -1,4 +1,5 @@
-/* core/safetensors_read.c: a state dictionary from a file in which nothing is trusted. */
+/* core/safetensors_read.c: a state dictionary from a file, or from a file's bytes in memory, in
+ * which nothing is trusted. */
 #include "core/json.h"
 #include "core/safetensors.h"
 #include "core/state_dict.h"
@@ -48,7 +49,8 @@ typedef struct reader {
     mn_context *context;
     const char *shown; /* path in messages */
     int file;
-    int64_t data_bytes; /* behind the header */
+    const unsigned char *bytes; /* what is still to be read, if it is memory; else NULL */
+    int64_t data_bytes;         /* behind the header */
     char *header, *strings;
     size_t header_bytes;
     mn_json json;
@@ -61,8 +63,15 @@ typedef struct reader {
     uint64_t hash;
 } reader;
 
+/* Memory cannot become shorter: what is asked for was found to be there. */
 static mn_status read_all(reader *in, void *data, size_t bytes)
 {
+    if (in->bytes) {
+        if (bytes > 0)
+            memcpy(data, in->bytes, bytes);
+        in->bytes += bytes;
+        return MN_OK;
+    }
     for (char *at = data; bytes > 0;) {
         ssize_t got = read(in->file, at, bytes < MN_FILE_CHUNK ? bytes : MN_FILE_CHUNK);
         if (got < 0 && errno == EINTR)
@@ -89,17 +98,18 @@ static mn_status open_file(reader *in, const char *path)
         return mn_file_fail(in->context, path, "read");
     if (!S_ISREG(info.st_mode))
         return mn_fail(in->context, MN_ERR_IO, "%s: not a regular file", in->shown);
-    if (info.st_size < MN_FILE_LENGTH_BYTES)
-        return mn_fail(in->context, MN_ERR_FORMAT,
-                       "%s: %lld bytes are too few for a safetensors file", in->shown,
-                       (long long)info.st_size);
-    in->data_bytes = info.st_size - MN_FILE_LENGTH_BYTES;
+    in->data_bytes = info.st_size;
     return MN_OK;
 }
 
 static mn_status read_header(reader *in)
 {
     uint64_t length;
+    if (in->data_bytes < MN_FILE_LENGTH_BYTES)
+        return mn_fail(in->context, MN_ERR_FORMAT,
+                       "%s: %lld bytes are too few for a safetensors file", in->shown,
+                       (long long)in->data_bytes);
+    in->data_bytes -= MN_FILE_LENGTH_BYTES;
     MN_TRY(read_all(in, &length, sizeof length));
     if (length > MN_FILE_HEADER_MAX || (int64_t)length > in->data_bytes)
         return mn_fail(in->context, MN_ERR_FORMAT,
@@ -345,13 +355,34 @@ static mn_status read_data(reader *in)
     return MN_OK;
 }
 
-static mn_status read_file(reader *in, const char *path)
+static mn_status read_content(reader *in)
 {
-    MN_TRY(open_file(in, path));
     MN_TRY(read_header(in));
     MN_TRY(parse_header(in));
     MN_TRY(check_places(in));
     return read_data(in);
+}
+
+/* From the file at path, or without one from the reader's memory. */
+static mn_state_dict *read_dict(reader *in, const char *path)
+{
+    mn_context *context = in->context;
+    in->file = -1;
+    in->dict = mn_state_dict_create(context);
+    if (!in->dict)
+        return NULL;
+    mn_status status = path ? open_file(in, path) : MN_OK;
+    if (status == MN_OK)
+        status = read_content(in);
+    if (in->file >= 0)
+        close(in->file);
+    mn_host_free(context, in->tensors, in->capacity * sizeof *in->tensors);
+    mn_host_free(context, in->strings, in->header_bytes);
+    mn_host_free(context, in->header, in->header_bytes);
+    if (status == MN_OK)
+        return in->dict;
+    mn_state_dict_free(in->dict);
+    return NULL;
 }
 
 mn_state_dict *mn_state_dict_read(mn_context *context, const char *path)
@@ -362,18 +393,20 @@ mn_state_dict *mn_state_dict_read(mn_context *context, const char *path)
         mn_fail(context, MN_ERR_ARGUMENT, "state_dict_read: there is no path");
         return NULL;
     }
-    reader in = {.context = context, .shown = mn_path_shown(path), .file = -1};
-    in.dict = mn_state_dict_create(context);
-    if (!in.dict)
+    reader in = {.context = context, .shown = mn_path_shown(path)};
+    return read_dict(&in, path);
+}
+
+mn_state_dict *mn_state_dict_from_buffer(mn_context *context, const void *data, size_t bytes)
+{
+    if (!mn_ok(context))
         return NULL;
-    mn_status status = read_file(&in, path);
-    if (in.file >= 0)
-        close(in.file);
-    mn_host_free(context, in.tensors, in.capacity * sizeof *in.tensors);
-    mn_host_free(context, in.strings, in.header_bytes);
-    mn_host_free(context, in.header, in.header_bytes);
-    if (status == MN_OK)
-        return in.dict;
-    mn_state_dict_free(in.dict);
-    return NULL;
+    if (!data || bytes > PTRDIFF_MAX) {
+        mn_fail(context, MN_ERR_ARGUMENT, "state_dict_from_buffer: %s",
+                data ? "more bytes than memory can have" : "data is NULL");
+        return NULL;
+    }
+    reader in = {
+        .context = context, .shown = "buffer", .bytes = data, .data_bytes = (int64_t)bytes};
+    return read_dict(&in, NULL);
 }

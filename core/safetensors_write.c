@@ -1,4 +1,4 @@
-/* core/safetensors_write.c: a state dictionary to a file, all or nothing. */
+/* core/safetensors_write.c: a state dictionary to a file, all or nothing, or to memory. */
 #include "core/safetensors.h"
 #include "core/state_dict.h"
 
@@ -248,4 +248,49 @@ mn_status mn_state_dict_write(mn_state_dict *dict, const char *path)
         status = write_file(&out, dict, &header);
     mn_host_free(context, header.data, header.length);
     return status;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static mn_status fill_buffer(mn_context *context, const mn_state_dict *dict, const text *header,
+                             text *out)
+{
+    mn_state_entry entry;
+    size_t bytes = header->length;
+    for (cursor at = {dict, 8, 0}; next_entry(&at, &entry);)
+        bytes += entry.bytes; /* all of them are in memory, so that they fit */
+    out->data = mn_host_alloc(context, bytes);
+    if (!out->data)
+        return mn_error_status(context);
+    put(out, header->data, header->length);
+    for (cursor at = {dict, 8, 0}; next_entry(&at, &entry);) {
+        if (entry.bytes > 0)
+            put(out, entry.data, entry.bytes);
+    }
+    return MN_OK;
+}
+
+mn_status mn_state_dict_to_buffer(mn_state_dict *dict, void **data, size_t *bytes)
+{
+    mn_context *context = mn_state_dict_context(dict);
+    text header = {0}, out = {0};
+    if (data)
+        *data = NULL;
+    MN_TRY(mn_error_status(context));
+    if (!data || !bytes)
+        return mn_fail(context, MN_ERR_ARGUMENT, "state_dict_to_buffer: %s is NULL",
+                       data ? "bytes" : "data");
+    mn_status status = build_header(context, &header, dict);
+    if (status == MN_OK)
+        status = fill_buffer(context, dict, &header, &out);
+    mn_host_free(context, header.data, header.length);
+    *data = out.data;
+    *bytes = out.length;
+    return status;
+}
+
+void mn_buffer_free(mn_context *context, void *data, size_t bytes)
+{
+    if (context)
+        mn_host_free(context, data, bytes);
 }

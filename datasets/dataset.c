@@ -1,8 +1,9 @@
-/* datasets/dataset.c: opening a data set by name or from memory, its getters, fingerprint and
- * normalization. */
+/* datasets/dataset.c: opening a data set by name, from memory or from a callback, its getters,
+ * fingerprint and normalization. */
 #include "datasets/internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define FASHION_FOLDER "/usr/share/datasets/fashion-mnist"
@@ -83,6 +84,8 @@ static uint64_t fingerprint(const mn_dataset *dataset)
     uint64_t hash = MN_HASH_START;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         hash = mix(hash, (uint64_t)sizes[i]);
+    if (dataset->mutex)
+        return mix(hash, dataset->source.fingerprint);
     hash = hash_bytes(hash, dataset->images.data, dataset->images.size);
     for (int64_t i = 0; i < info->count; i++)
         hash = mix(hash, (uint64_t)labels[i]);
@@ -110,7 +113,8 @@ static mn_dataset *finish(mn_dataset *dataset, mn_status status)
         mn_dataset_free(dataset);
         return NULL;
     }
-    dataset->image_bytes = dataset->images.size / (size_t)dataset->info.count;
+    const mn_dataset_info *info = &dataset->info;
+    dataset->image_bytes = (size_t)(info->height * info->width * info->channels);
     dataset->info.fingerprint = fingerprint(dataset);
     return dataset;
 }
@@ -166,16 +170,18 @@ mn_dataset *mn_dataset_open(const char *spec, bool train, const mn_allocator *al
     return dataset ? finish(dataset, read_spec(dataset, spec, train, error)) : NULL;
 }
 
-static mn_status check_memory(const uint8_t *images, const int64_t *labels, const int64_t *shape,
-                              int classes, mn_error *error)
+static mn_status check_label(int64_t index, int64_t label, int classes, mn_error *error)
+{
+    if (label >= 0 && label < classes)
+        return MN_OK;
+    return mn_error_fill(error, MN_ERR_ARGUMENT, "data: label %lld is %lld, not in [0, %d)",
+                         (long long)index, (long long)label, classes);
+}
+
+static mn_status check_sizes(const int64_t *shape, int classes, mn_error *error)
 {
     static const char *const names[] = {"count", "height", "width", "channels"};
     size_t bytes = 1;
-    if (!images || !labels || !shape)
-        return mn_error_fill(error, MN_ERR_ARGUMENT, "data: %s is NULL",
-                             !images   ? "images"
-                             : !labels ? "labels"
-                                       : "shape");
     for (int i = 0; i < 4; i++) {
         if (shape[i] < 1)
             return mn_error_fill(error, MN_ERR_SHAPE, "data: %s is %lld, want at least 1", names[i],
@@ -186,12 +192,31 @@ static mn_status check_memory(const uint8_t *images, const int64_t *labels, cons
     if (classes < 1)
         return mn_error_fill(error, MN_ERR_ARGUMENT, "data: classes is %d, want at least 1",
                              classes);
-    for (int64_t i = 0; i < shape[0]; i++) {
-        if (labels[i] < 0 || labels[i] >= classes)
-            return mn_error_fill(error, MN_ERR_ARGUMENT, "data: label %lld is %lld, not in [0, %d)",
-                                 (long long)i, (long long)labels[i], classes);
-    }
     return MN_OK;
+}
+
+static mn_status check_memory(const uint8_t *images, const int64_t *labels, const int64_t *shape,
+                              int classes, mn_error *error)
+{
+    if (!images || !labels || !shape)
+        return mn_error_fill(error, MN_ERR_ARGUMENT, "data: %s is NULL",
+                             !images   ? "images"
+                             : !labels ? "labels"
+                                       : "shape");
+    MN_TRY(check_sizes(shape, classes, error));
+    for (int64_t i = 0; i < shape[0]; i++)
+        MN_TRY(check_label(i, labels[i], classes, error));
+    return MN_OK;
+}
+
+static mn_dataset_info info_of(const int64_t shape[4], int classes, const char *name)
+{
+    return (mn_dataset_info){.count = shape[0],
+                             .height = shape[1],
+                             .width = shape[2],
+                             .channels = shape[3],
+                             .classes = classes,
+                             .name = name};
 }
 
 mn_dataset *mn_dataset_from_memory(const uint8_t *images, const int64_t *labels,
@@ -203,12 +228,7 @@ mn_dataset *mn_dataset_from_memory(const uint8_t *images, const int64_t *labels,
     mn_dataset *dataset = create(allocator, error);
     if (!dataset)
         return NULL;
-    dataset->info = (mn_dataset_info){.count = shape[0],
-                                      .height = shape[1],
-                                      .width = shape[2],
-                                      .channels = shape[3],
-                                      .classes = classes,
-                                      .name = "memory"};
+    dataset->info = info_of(shape, classes, "memory");
     mn_status status = mn_data_alloc_images(dataset, error);
     if (status == MN_OK) {
         memcpy(dataset->images.data, images, dataset->images.size);
@@ -217,11 +237,66 @@ mn_dataset *mn_dataset_from_memory(const uint8_t *images, const int64_t *labels,
     return finish(dataset, status);
 }
 
+/* ---- images that are fetched ----------------------------------------------------------------- */
+
+mn_dataset_source mn_dataset_source_default(void)
+{
+    return (mn_dataset_source){.size = sizeof(mn_dataset_source), .name = "callback"};
+}
+
+mn_dataset *mn_dataset_from_callback(const mn_dataset_source *source, const mn_allocator *allocator,
+                                     mn_error *error)
+{
+    mn_dataset_source chosen = mn_dataset_source_default();
+    if (mn_options_copy(error, "mn_dataset_source", &chosen, sizeof chosen, source) != MN_OK)
+        return NULL;
+    if (!chosen.get || !chosen.name) {
+        mn_error_fill(error, MN_ERR_ARGUMENT, "data: the source's %s is NULL",
+                      chosen.get ? "name" : "get");
+        return NULL;
+    }
+    if (check_sizes(chosen.shape, chosen.classes, error) != MN_OK)
+        return NULL;
+    mn_dataset *dataset = create(allocator, error);
+    if (!dataset)
+        return NULL;
+    snprintf(dataset->name, sizeof dataset->name, "%s", chosen.name);
+    dataset->source = chosen;
+    dataset->info = info_of(chosen.shape, chosen.classes, dataset->name);
+    if (pthread_mutex_init(&dataset->own_mutex, NULL) != 0)
+        return finish(dataset, mn_error_fill(error, MN_ERR_MEMORY, "data: no mutex is to be had"));
+    dataset->mutex = &dataset->own_mutex;
+    return finish(dataset, MN_OK);
+}
+
+mn_status mn_data_fetch(const mn_dataset *dataset, int64_t index, uint8_t *room,
+                        const uint8_t **image, int64_t *label, mn_error *error)
+{
+    const mn_dataset_source *source = &dataset->source;
+    if (!dataset->mutex) {
+        mn_dataset_get(dataset, index, image, label);
+        return MN_OK;
+    }
+    *image = room;
+    *label = -1;
+    pthread_mutex_lock(dataset->mutex);
+    bool got = source->get(source->user, index, room, label);
+    pthread_mutex_unlock(dataset->mutex);
+    if (!got)
+        return mn_error_fill(error, MN_ERR_IO, "data %s: image %lld is not to be had",
+                             dataset->name, (long long)index);
+    return check_label(index, *label, dataset->info.classes, error);
+}
+
+/* ---- getters --------------------------------------------------------------------------------- */
+
 void mn_dataset_free(mn_dataset *dataset)
 {
     if (!dataset)
         return;
     mn_allocator allocator = dataset->allocator;
+    if (dataset->mutex)
+        pthread_mutex_destroy(dataset->mutex);
     mn_data_free(&allocator, &dataset->images);
     mn_data_free(&allocator, &dataset->labels);
     allocator.free(allocator.user, dataset, sizeof *dataset);
@@ -234,7 +309,7 @@ mn_dataset_info mn_dataset_info_get(const mn_dataset *dataset)
 
 bool mn_dataset_get(const mn_dataset *dataset, int64_t index, const uint8_t **image, int64_t *label)
 {
-    if (!dataset || index < 0 || index >= dataset->info.count)
+    if (!dataset || dataset->mutex || index < 0 || index >= dataset->info.count)
         return false;
     if (image)
         *image = (const uint8_t *)dataset->images.data + (size_t)index * dataset->image_bytes;
@@ -243,21 +318,46 @@ bool mn_dataset_get(const mn_dataset *dataset, int64_t index, const uint8_t **im
     return true;
 }
 
-/* Sums of values and squares are exact, so the result depends on nothing but the pixels. */
-static void measure(const uint8_t *pixels, size_t count, size_t stride, float *mean,
-                    float *deviation)
+/* Of one channel. They are exact, so that the result depends on nothing but the pixels. */
+typedef struct sums {
+    uint64_t sum, squares;
+} sums;
+
+static void add_pixels(sums *to, const uint8_t *pixels, size_t bytes, size_t channels)
 {
-    uint64_t sum = 0, squares = 0;
-    for (size_t i = 0; i < count; i++) {
-        unsigned value = pixels[i * stride];
-        sum += value;
-        squares += value * value;
+    for (size_t c = 0; c < channels; c++) {
+        for (size_t i = c; i < bytes; i += channels) {
+            unsigned value = pixels[i];
+            to[c].sum += value;
+            to[c].squares += value * value;
+        }
     }
-    double average = (double)sum / (double)count;
-    double variance = (double)squares / (double)count - average * average;
+}
+
+static void measure(const sums *of, double count, float *mean, float *deviation)
+{
+    double average = (double)of->sum / count;
+    double variance = (double)of->squares / count - average * average;
     /* A channel that never changes has nothing to scale; dividing by zero would spoil it. */
     *deviation = variance > 0.0 ? (float)(sqrt(variance) / 255.0) : 1.0f;
     *mean = (float)(average / 255.0);
+}
+
+static mn_status add_images(const mn_dataset *dataset, int64_t images, sums *to, mn_error *error)
+{
+    mn_data_buffer room = {0};
+    const uint8_t *pixels;
+    int64_t label;
+    mn_status status = MN_OK;
+    if (dataset->mutex)
+        MN_TRY(mn_data_alloc(&dataset->allocator, &room, dataset->image_bytes, 1, error));
+    for (int64_t i = 0; i < images && status == MN_OK; i++) {
+        status = mn_data_fetch(dataset, i, room.data, &pixels, &label, error);
+        if (status == MN_OK)
+            add_pixels(to, pixels, dataset->image_bytes, (size_t)dataset->info.channels);
+    }
+    mn_data_free(&dataset->allocator, &room);
+    return status;
 }
 
 mn_status mn_dataset_normalization(const mn_dataset *dataset, int64_t limit,
@@ -274,13 +374,13 @@ mn_status mn_dataset_normalization(const mn_dataset *dataset, int64_t limit,
         return mn_error_fill(error, MN_ERR_UNSUPPORTED,
                              "normalization: the images have %lld channels, want at most %d",
                              (long long)info->channels, CHANNELS_MAX);
-    size_t images = (size_t)(limit == 0 || limit > info->count ? info->count : limit);
-    size_t channels = (size_t)info->channels;
-    size_t pixels = images * (dataset->image_bytes / channels);
-    mn_normalization measured = {.channels = (int)channels};
-    for (size_t c = 0; c < channels; c++)
-        measure((const uint8_t *)dataset->images.data + c, pixels, channels, &measured.mean[c],
-                &measured.deviation[c]);
+    int64_t images = limit == 0 || limit > info->count ? info->count : limit;
+    double pixels = (double)images * (double)info->height * (double)info->width;
+    sums of[CHANNELS_MAX] = {{0}};
+    MN_TRY(add_images(dataset, images, of, error));
+    mn_normalization measured = {.channels = (int)info->channels};
+    for (int c = 0; c < measured.channels; c++)
+        measure(&of[c], pixels, &measured.mean[c], &measured.deviation[c]);
     *normalization = measured;
     return MN_OK;
 }

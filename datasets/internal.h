@@ -6,6 +6,8 @@
 
 #include "core/base.h"
 
+#include <pthread.h>
+
 /* Memory with the size it was asked for, which the allocator's free wants back. */
 typedef struct mn_data_buffer {
     void *data;
@@ -18,7 +20,11 @@ struct mn_dataset {
     mn_data_buffer images; /* u8 [count,h,w,c] */
     mn_data_buffer labels; /* i64 [count] */
     size_t image_bytes;    /* of one image */
-    char name[64];         /* info.name, where it is made of numbers */
+    char name[64];         /* info.name, where it is not a constant */
+    /* With `get` there are no images and labels: calls of it are under the mutex. */
+    mn_dataset_source source;
+    pthread_mutex_t *mutex; /* NULL: images are in memory; else &own_mutex */
+    pthread_mutex_t own_mutex;
 };
 
 /* Copies *allocator, or the C library's for NULL and all NULL; half a pair is an error. */
@@ -29,6 +35,11 @@ mn_status mn_data_alloc(const mn_allocator *allocator, mn_data_buffer *buffer, s
 void mn_data_free(const mn_allocator *allocator, mn_data_buffer *buffer);
 /* Memory for the images and labels that info tells of. */
 mn_status mn_data_alloc_images(mn_dataset *dataset, mn_error *error);
+
+/* Image and label at an index that is there: *image points to the data set's memory, or to `room`
+ * (image_bytes), into which it was fetched. */
+mn_status mn_data_fetch(const mn_dataset *dataset, int64_t index, uint8_t *room,
+                        const uint8_t **image, int64_t *label, mn_error *error);
 
 /* Bytes of a regular file, unpacked on the way if it is gzip. */
 typedef struct mn_data_source mn_data_source;

@@ -22,6 +22,7 @@ struct mn_loader {
     mn_data_buffer part;  /* i64 [count]: the part in index order */
     mn_data_buffer order; /* i64 [count]: this epoch's */
     mn_data_buffer table; /* f32 [channels or 1][256]: pixel to value */
+    mn_data_buffer room;  /* one image, where images are fetched */
     mn_data_buffer images[SLOTS];
     mn_data_buffer labels[SLOTS];
     int slots;
@@ -32,13 +33,14 @@ struct mn_loader {
     double waited;
 
     /* The ring. Batch b lies in slot b % SLOTS; the caller holds batch taken - 1. `filled`,
-     * `released` and `stop` are under the mutex while the thread runs. */
+     * `released`, `stop` and `failure` are under the mutex while the thread runs. */
     bool synchronized, running;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     int64_t filled, released;
     bool stop;
+    mn_error failure; /* why batch `filled` could not be made */
 };
 
 mn_loader_options mn_loader_options_default(void)
@@ -192,6 +194,9 @@ static mn_status prepare(mn_loader *loader, mn_error *error)
     loader->slots = loader->synchronized ? SLOTS : 1;
     MN_TRY(choose_part(loader, error));
     MN_TRY(fill_table(loader, error));
+    if (loader->dataset->mutex)
+        MN_TRY(mn_data_alloc(&loader->allocator, &loader->room, loader->dataset->image_bytes, 1,
+                             error));
     return allocate_slots(loader, error);
 }
 
@@ -247,6 +252,7 @@ void mn_loader_free(mn_loader *loader)
         mn_data_free(&allocator, &loader->images[i]);
         mn_data_free(&allocator, &loader->labels[i]);
     }
+    mn_data_free(&allocator, &loader->room);
     mn_data_free(&allocator, &loader->table);
     mn_data_free(&allocator, &loader->order);
     mn_data_free(&allocator, &loader->part);
@@ -286,24 +292,28 @@ static int64_t batch_count(const mn_loader *loader, int64_t index)
     return left < loader->batch ? left : loader->batch;
 }
 
-static void fill(const mn_loader *loader, int64_t index, int slot)
+static mn_status fill(const mn_loader *loader, int64_t index, int slot, mn_error *error)
 {
+    const mn_dataset *dataset = loader->dataset;
     const int64_t *order = loader->order.data;
     float *images = loader->images[slot].data;
     int64_t *labels = loader->labels[slot].data;
     int64_t first = loader->position + index * loader->batch;
     int64_t count = batch_count(loader, index);
     for (int64_t i = 0; i < count; i++) {
-        const uint8_t *pixels = NULL;
-        mn_dataset_get(loader->dataset, order[first + i], &pixels, &labels[i]);
-        convert_image(loader, pixels, images + (size_t)i * loader->dataset->image_bytes);
+        const uint8_t *pixels;
+        MN_TRY(mn_data_fetch(dataset, order[first + i], loader->room.data, &pixels, &labels[i],
+                             error));
+        convert_image(loader, pixels, images + (size_t)i * dataset->image_bytes);
     }
+    return MN_OK;
 }
 
-/* Fills batch after batch as long as a slot is free. */
+/* Fills batch after batch as long as a slot is free and nothing fails. */
 static void *prefetch(void *argument)
 {
     mn_loader *loader = argument;
+    mn_error failure = {.status = MN_OK};
     pthread_mutex_lock(&loader->mutex);
     for (int64_t index = 0; index < loader->batches && !loader->stop; index++) {
         while (index - loader->released >= SLOTS && !loader->stop)
@@ -311,10 +321,15 @@ static void *prefetch(void *argument)
         if (loader->stop)
             break;
         pthread_mutex_unlock(&loader->mutex);
-        fill(loader, index, (int)(index % SLOTS));
+        mn_status status = fill(loader, index, (int)(index % SLOTS), &failure);
         pthread_mutex_lock(&loader->mutex);
-        loader->filled = index + 1;
+        if (status == MN_OK)
+            loader->filled = index + 1;
+        else
+            loader->failure = failure;
         pthread_cond_broadcast(&loader->changed);
+        if (status != MN_OK)
+            break;
     }
     pthread_mutex_unlock(&loader->mutex);
     return NULL;
@@ -366,6 +381,7 @@ mn_status mn_loader_start(mn_loader *loader, int64_t epoch, int64_t position, mn
                       ((loader->count - position) % loader->batch != 0);
     loader->taken = loader->filled = loader->released = 0;
     loader->stop = false;
+    loader->failure.status = MN_OK;
     start_thread(loader);
     return MN_OK;
 }
@@ -377,15 +393,24 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Gives back what the caller holds and waits for batch `taken`. */
-static void await(mn_loader *loader)
+/* Gives back what the caller holds and waits for batch `taken`; false: it could not be made. */
+static bool await(mn_loader *loader)
 {
     pthread_mutex_lock(&loader->mutex);
     loader->released = loader->taken;
     pthread_cond_broadcast(&loader->changed);
-    while (loader->filled <= loader->taken)
+    while (loader->filled <= loader->taken && loader->failure.status == MN_OK)
         pthread_cond_wait(&loader->changed, &loader->mutex);
+    bool there = loader->filled > loader->taken;
     pthread_mutex_unlock(&loader->mutex);
+    return there;
+}
+
+/* The same without a thread. What failed stays failed until the loader is started again. */
+static bool make_now(mn_loader *loader)
+{
+    return loader->failure.status == MN_OK &&
+           fill(loader, loader->taken, 0, &loader->failure) == MN_OK;
 }
 
 mn_status mn_loader_next(mn_loader *loader, mn_batch *batch, mn_error *error)
@@ -401,11 +426,10 @@ mn_status mn_loader_next(mn_loader *loader, mn_batch *batch, mn_error *error)
         return MN_OK;
     int slot = loader->running ? (int)(loader->taken % SLOTS) : 0;
     double begin = seconds();
-    if (loader->running)
-        await(loader);
-    else
-        fill(loader, loader->taken, slot);
+    bool there = loader->running ? await(loader) : make_now(loader);
     loader->waited += seconds() - begin;
+    if (!there)
+        return mn_error_fill(error, loader->failure.status, "%s", loader->failure.message);
     batch->count = batch_count(loader, loader->taken);
     batch->images = loader->images[slot].data;
     batch->labels = loader->labels[slot].data;

@@ -42,8 +42,12 @@ extern "C" {
 #define MN_VERSION_MINOR 1
 #define MN_VERSION_PATCH 0
 
-/* The library's version, "major.minor.patch". Static storage. */
+/* 10000 major + 100 minor + patch: of this header, to be compared with mn_version_number(). */
+#define MN_VERSION_NUMBER (10000 * MN_VERSION_MAJOR + 100 * MN_VERSION_MINOR + MN_VERSION_PATCH)
+
+/* The version of the library that runs: "major.minor.patch" (static storage), and as a number. */
 MN_API const char *mn_version(void);
+MN_API int mn_version_number(void);
 
 /* ---------------------------------------------------------------------------------------------
  * Errors
@@ -782,6 +786,15 @@ MN_API bool mn_state_dict_string(const mn_state_dict *dict, int64_t index, const
  * whole. Read trusts nothing in the file; on failure it returns NULL. */
 MN_API mn_status mn_state_dict_write(mn_state_dict *dict, const char *path);
 MN_API mn_state_dict *mn_state_dict_read(mn_context *context, const char *path);
+/* The same bytes in memory. to_buffer allocates them with the context's allocator: give them back
+ * with mn_buffer_free, which wants the size as well and ignores NULL. On any failure *data is
+ * NULL. from_buffer copies what it takes and trusts as little as read; messages call the place
+ * "buffer".
+ */
+MN_API mn_status mn_state_dict_to_buffer(mn_state_dict *dict, void **data, size_t *bytes);
+MN_API mn_state_dict *mn_state_dict_from_buffer(mn_context *context, const void *data,
+                                                size_t bytes);
+MN_API void mn_buffer_free(mn_context *context, void *data, size_t bytes);
 
 /* Save and load of optimizers ("optimizer.<parameter>.momentum_buffer", and PyTorch's other names
  * exp_avg, exp_avg_sq, square_avg; groups do not show), scalers ("scaler.scale", ...) and averages
@@ -895,7 +908,7 @@ MN_API double mn_module_forward_flops(mn_module *module, int64_t batch);
  * Data sets and loaders. They need no context: errors go into the mn_error given.
  * ------------------------------------------------------------------------------------------ */
 
-/* Images [count, height, width, channels] in bytes and their labels, in memory. */
+/* Images [count, height, width, channels] in bytes and their labels, in memory or fetched. */
 typedef struct mn_dataset mn_dataset;
 
 /* Opens "fashion-mnist[:DIR]", "mnist:DIR" or "synthetic:HxWxC:CLASSES[:COUNT]" (learnable
@@ -909,18 +922,38 @@ MN_API mn_dataset *mn_dataset_open(const char *spec, bool train, const mn_alloca
 MN_API mn_dataset *mn_dataset_from_memory(const uint8_t *images, const int64_t *labels,
                                           const int64_t shape[4], int classes,
                                           const mn_allocator *allocator, mn_error *error);
+/* A data set whose images are fetched one by one when a batch is made. */
+typedef struct mn_dataset_source {
+    size_t size;
+    /* Writes image `index` (height*width*channels bytes) and its label; false: it cannot, which is
+     * MN_ERR_IO naming the index. Called by mn_dataset_normalization and by loaders, from their
+     * threads where they prefetch, but never twice at once for one data set. The same index must
+     * always give the same. It must not call into this data set's loaders. */
+    bool (*get)(void *user, int64_t index, uint8_t *image, int64_t *label);
+    void *user;
+    int64_t shape[4]; /* count, h, w, c */
+    int classes;
+    const char *name;     /* default "callback"; copied, at most 63 bytes of it */
+    uint64_t fingerprint; /* of the content, such as a version number of yours; default 0 */
+} mn_dataset_source;
+MN_API mn_dataset_source mn_dataset_source_default(void);
+/* Fetches nothing yet: mn_dataset_info.fingerprint is made from sizes, classes and the source's
+ * fingerprint, and labels are checked as they come (out of [0, classes) is MN_ERR_ARGUMENT). */
+MN_API mn_dataset *mn_dataset_from_callback(const mn_dataset_source *source,
+                                            const mn_allocator *allocator, mn_error *error);
 MN_API void mn_dataset_free(mn_dataset *dataset);
 
 typedef struct mn_dataset_info {
     int64_t count, height, width, channels;
     int classes;
-    const char *name;               /* as it was opened, but without a path; or "memory" */
+    const char *name; /* as it was opened, but without a path; "memory"; or the source's */
     const char *const *class_names; /* `classes` names, or NULL */
-    uint64_t fingerprint;           /* of images and labels */
+    uint64_t fingerprint;           /* of images and labels, or as the source says */
 } mn_dataset_info;
 /* Getter; pointers live as long as the data set. */
 MN_API mn_dataset_info mn_dataset_info_get(const mn_dataset *dataset);
-/* Image i (height*width*channels bytes) and its label; false for i out of range. */
+/* Image i (height*width*channels bytes) and its label; false for i out of range and for a data set
+ * from a callback, whose images are nowhere. */
 MN_API bool mn_dataset_get(const mn_dataset *dataset, int64_t index, const uint8_t **image,
                            int64_t *label);
 
@@ -929,8 +962,8 @@ typedef struct mn_normalization {
     int channels;
     float mean[4], deviation[4];
 } mn_normalization;
-/* Computed over the first `limit` images (0: all). At most 4 channels. A channel that never changes
- * has deviation 1. */
+/* Computed over the first `limit` images (0: all), each fetched once from a callback. At most 4
+ * channels. A channel that never changes has deviation 1. */
 MN_API mn_status mn_dataset_normalization(const mn_dataset *dataset, int64_t limit,
                                           mn_normalization *normalization, mn_error *error);
 
@@ -966,7 +999,8 @@ MN_API int64_t mn_loader_count(const mn_loader *loader);
 /* Starts epoch `epoch` (from 0) at image `position` of its order. */
 MN_API mn_status mn_loader_start(mn_loader *loader, int64_t epoch, int64_t position,
                                  mn_error *error);
-/* The next batch; at the end of the epoch batch->count is 0. */
+/* The next batch; at the end of the epoch batch->count is 0. An image that could not be fetched
+ * fails the call that wants its batch, and all after it until mn_loader_start. */
 MN_API mn_status mn_loader_next(mn_loader *loader, mn_batch *batch, mn_error *error);
 /* Seconds that mn_loader_next has waited for data so far. */
 MN_API double mn_loader_wait_seconds(const mn_loader *loader);

@@ -1,5 +1,5 @@
-/* Running out of memory in the middle of steps and loads: nothing is half-applied, what is left can
- * go on, nothing leaks. */
+/* Running out of memory in the middle of steps, inference, loads and saves: nothing is
+ * half-applied, what is left can go on, nothing leaks. */
 #include "tests/support_counting.h"
 #include "tests/support_training.h"
 #include "tests/support_suite.h"
@@ -64,7 +64,6 @@ static void open_training(training *t, const char *device, mn_kernel_set kernels
     scaling.init_scale = 256;
     scaling.growth_interval = 2;
     t->scaler = mn_grad_scaler_create(t->ctx, &scaling);
-    t->counter.for_good = true;
     ck_assert_msg(mn_ok(t->ctx), "%s", mn_error_message(t->ctx));
 }
 
@@ -77,9 +76,7 @@ static void close_training(training *t)
     ck_assert_int_eq(t->counter.blocks, 0);
 }
 
-/* ---- the parts of a step --------------------------------------------------------------------- */
-
-enum { BACKWARD, UNSCALE, CLIP, STEP, UPDATE, PARTS };
+/* ---- a whole step ---------------------------------------------------------------------------- */
 
 static void backward(training *t)
 {
@@ -96,39 +93,38 @@ static void backward(training *t)
     mn_grad_scaler_backward(t->scaler, loss, 1);
 }
 
-static void run_part(training *t, int part)
+/* From here on allocation number `fail` (0: none) fails, and all after it if for_good. */
+static void arm(training *t, long fail, bool for_good)
 {
-    switch (part) {
-    case BACKWARD:
-        backward(t);
-        break;
-    case UNSCALE:
-        mn_grad_scaler_unscale(t->scaler, t->sgd);
-        break;
-    case CLIP:
-        mn_clip_grad_norm(t->sgd, 1, NULL);
-        break;
-    case STEP:
-        mn_grad_scaler_step(t->scaler, t->sgd, NULL);
-        break;
-    default:
-        mn_grad_scaler_update(t->scaler);
-    }
+    t->counter.for_good = for_good;
+    t->counter.fail_at = fail > 0 ? t->counter.calls + fail : 0;
 }
 
-/* A step in which allocation `fail` (from 1; 0: none) of the given part fails, and all later ones.
- * Nothing is cached before, so that every request reaches the allocator. */
-static mn_status whole_step(training *t, int part, long fail)
+/* Whether that allocation was asked for. */
+static bool disarm(training *t)
+{
+    bool reached = t->counter.fail_at > 0 && t->counter.calls >= t->counter.fail_at;
+    t->counter.fail_at = 0;
+    return reached;
+}
+
+/* One step. Nothing is cached before any part of it, so that requests reach the allocator. */
+static mn_status step(training *t)
 {
     mn_scope scope = mn_scope_begin(t->ctx);
-    for (int i = 0; i < PARTS; i++) {
-        mn_memory_trim(t->ctx);
-        t->counter.fail_at = i == part && fail > 0 ? t->counter.calls + fail : 0;
-        run_part(t, i);
-        t->counter.fail_at = 0;
-    }
+    mn_memory_trim(t->ctx);
+    backward(t);
+    mn_memory_trim(t->ctx);
+    mn_grad_scaler_unscale(t->scaler, t->sgd);
+    mn_memory_trim(t->ctx);
+    mn_clip_grad_norm(t->sgd, 1, NULL);
+    mn_memory_trim(t->ctx);
+    mn_grad_scaler_step(t->scaler, t->sgd, NULL);
+    mn_memory_trim(t->ctx);
+    mn_grad_scaler_update(t->scaler);
     mn_optimizer_zero_grad(t->sgd);
     mn_scope_end(t->ctx, scope);
+    mn_synchronize(t->ctx);
     return mn_error_status(t->ctx);
 }
 
@@ -155,12 +151,15 @@ static size_t state_of(training *t, unsigned char bytes[STATE_BYTES])
     return used;
 }
 
-static void check_state(training *t, const unsigned char *wanted, size_t size, int part, long fail)
+typedef struct state {
+    unsigned char bytes[STATE_BYTES];
+    size_t size;
+} state;
+
+static bool is_state(training *t, const state *wanted)
 {
     unsigned char now[STATE_BYTES];
-    ck_assert_uint_eq(state_of(t, now), size);
-    ck_assert_msg(memcmp(now, wanted, size) == 0, "part %d, allocation %ld: the state differs",
-                  part, fail);
+    return state_of(t, now) == wanted->size && memcmp(now, wanted->bytes, wanted->size) == 0;
 }
 
 static const struct {
@@ -172,44 +171,126 @@ static const struct {
              {"cpu-deferred", MN_KERNELS_AUTO, false},
              {"cpu", MN_KERNELS_REFERENCE, true}};
 
-/* Fails one allocation of a part after a whole step. True if the part made fewer. */
-static bool fail_once(int kind, int part, long fail, const unsigned char *before, size_t size,
-                      const unsigned char *after)
+/* Allocation `fail` of the second step fails, or all from there on. The states are those that an
+ * undisturbed run has after so many steps. False if the step made fewer. */
+static bool fail_second_step(int kind, long fail, bool for_good, const state *states)
 {
     training t;
     open_training(&t, kinds[kind].device, kinds[kind].kernels, kinds[kind].adam);
-    ck_assert_int_eq(whole_step(&t, 0, 0), MN_OK);
-    mn_status status = whole_step(&t, part, fail);
-    bool done = status == MN_OK;
-    if (!done) {
-        ck_assert_msg(status == MN_ERR_MEMORY, "%s", mn_error_message(t.ctx));
-        mn_error_clear(t.ctx);
-        ck_assert_int_eq(mn_optimizer_zero_grad(t.sgd), MN_OK);
-        if (part != UPDATE) /* then the step is done, and the update is made up for */
-            check_state(&t, before, size, part, fail);
-        if (part != UPDATE)
-            ck_assert_int_eq(whole_step(&t, 0, 0), MN_OK);
-    }
-    check_state(&t, after, size, part, fail);
+    ck_assert_int_eq(step(&t), MN_OK);
+    arm(&t, fail, for_good);
+    mn_status status = step(&t);
+    bool reached = disarm(&t);
+    ck_assert_msg(status == MN_OK || (status == MN_ERR_MEMORY && reached), "%s",
+                  mn_error_message(t.ctx));
+    ck_assert(status == MN_ERR_MEMORY || !reached || !for_good);
+    mn_error_clear(t.ctx);
+    ck_assert_int_eq(mn_optimizer_zero_grad(t.sgd), MN_OK);
+    int steps = is_state(&t, &states[2]) ? 2 : 1;
+    ck_assert_msg(steps == 2 || (status != MN_OK && is_state(&t, &states[1])),
+                  "allocation %ld: a state that no whole step leaves", fail);
+    ck_assert_int_eq(step(&t), MN_OK);
+    ck_assert_msg(is_state(&t, &states[steps + 1]), "allocation %ld: the next step differs", fail);
     close_training(&t);
-    return done;
+    return reached;
 }
 
 START_TEST(test_step_is_whole_or_not_at_all)
 {
-    static unsigned char before[STATE_BYTES], after[STATE_BYTES];
+    static state states[4];
     training t;
     open_training(&t, kinds[_i].device, kinds[_i].kernels, kinds[_i].adam);
-    ck_assert_int_eq(whole_step(&t, 0, 0), MN_OK);
-    size_t size = state_of(&t, before);
-    ck_assert_int_eq(whole_step(&t, 0, 0), MN_OK);
-    ck_assert_uint_eq(state_of(&t, after), size);
-    close_training(&t);
-    for (int part = BACKWARD; part < PARTS; part++) {
-        /* Forward and backward make many requests alike. */
-        for (long fail = 1; !fail_once(_i, part, fail, before, size, after);)
-            fail += part == BACKWARD ? 7 : 1;
+    for (int i = 1; i < 4; i++) {
+        ck_assert_int_eq(step(&t), MN_OK);
+        states[i].size = state_of(&t, states[i].bytes);
     }
+    ck_assert(!is_state(&t, &states[2]) && !is_state(&t, &states[1]));
+    close_training(&t);
+    for (int for_good = 0; for_good < 2; for_good++) {
+        long fail = 1;
+        while (fail_second_step(_i, fail, for_good, states))
+            fail++;
+        ck_assert_int_gt(fail, 50);
+    }
+}
+END_TEST
+
+/* ---- inference and saving -------------------------------------------------------------------- */
+
+/* A prediction, which does not change anything. */
+static mn_status predict(training *t, float logits[BATCH * CLASSES])
+{
+    static const int64_t shape[4] = {BATCH, SIDE, SIDE, 2};
+    float images[BATCH * SIDE * SIDE * 2];
+    for (int i = 0; i < BATCH * SIDE * SIDE * 2; i++)
+        images[i] = (float)(i * 37 % 101) / 101.0f;
+    mn_scope scope = mn_scope_begin(t->ctx);
+    mn_no_grad_begin(t->ctx);
+    mn_autocast_begin(t->ctx, MN_BF16);
+    mn_tensor *y = mn_module_forward(t->net, mn_tensor_from(t->ctx, MN_F32, 4, shape, images));
+    y = mn_cast(y, MN_F32);
+    mn_tensor_read(y, logits, BATCH * CLASSES * sizeof(float));
+    mn_scope_end(t->ctx, scope);
+    return mn_error_status(t->ctx);
+}
+
+/* The state as a file's bytes; *data is NULL on failure. */
+static mn_status save(training *t, void **data, size_t *bytes)
+{
+    mn_state_dict *dict = mn_state_dict_create(t->ctx);
+    mn_module_save_state(t->net, dict);
+    mn_optimizer_save_state(t->sgd, dict);
+    *data = NULL;
+    mn_status status = mn_error_status(t->ctx);
+    if (status == MN_OK)
+        status = mn_state_dict_to_buffer(dict, data, bytes);
+    mn_state_dict_free(dict);
+    return status;
+}
+
+/* A prediction and a save with allocation `fail` failing give an error or what they always give. */
+static bool fail_use(training *t, long fail, bool for_good, const float *logits, size_t size)
+{
+    float got[BATCH * CLASSES];
+    void *data = NULL;
+    size_t bytes = 0;
+    mn_memory_trim(t->ctx);
+    arm(t, fail, for_good);
+    mn_status status = predict(t, got);
+    if (status == MN_OK) {
+        ck_assert_mem_eq(got, logits, sizeof got);
+        status = save(t, &data, &bytes);
+    }
+    bool reached = disarm(t);
+    ck_assert((data != NULL) == (status == MN_OK));
+    ck_assert(status == MN_OK ? bytes == size : status == MN_ERR_MEMORY && reached);
+    ck_assert(status == MN_ERR_MEMORY || !reached || !for_good);
+    mn_buffer_free(t->ctx, data, bytes);
+    mn_error_clear(t->ctx);
+    ck_assert_int_eq(predict(t, got), MN_OK);
+    ck_assert_mem_eq(got, logits, sizeof got);
+    return reached;
+}
+
+START_TEST(test_use_gives_all_or_an_error)
+{
+    training t;
+    float logits[BATCH * CLASSES];
+    void *data;
+    size_t size;
+    open_training(&t, kinds[_i].device, kinds[_i].kernels, kinds[_i].adam);
+    ck_assert_int_eq(step(&t), MN_OK);
+    ck_assert_int_eq(mn_module_set_training(t.net, false), MN_OK);
+    ck_assert_int_eq(predict(&t, logits), MN_OK);
+    ck_assert_int_eq(save(&t, &data, &size), MN_OK);
+    mn_buffer_free(t.ctx, data, size);
+    for (int for_good = 0; for_good < 2; for_good++) {
+        long fail = 1;
+        while (fail_use(&t, fail, for_good, logits, size))
+            fail++;
+        ck_assert_int_gt(fail, 20);
+    }
+    close_training(&t);
 }
 END_TEST
 
@@ -217,35 +298,32 @@ END_TEST
 
 START_TEST(test_load_is_whole_or_not_at_all)
 {
-    static unsigned char before[STATE_BYTES];
+    static state before;
     training from, to;
+    void *data;
+    size_t bytes;
     open_training(&from, "cpu", MN_KERNELS_AUTO, kinds[_i].adam);
-    ck_assert_int_eq(whole_step(&from, 0, 0), MN_OK);
+    ck_assert_int_eq(step(&from), MN_OK);
     open_training(&to, kinds[_i].device, kinds[_i].kernels, kinds[_i].adam);
-    size_t size = state_of(&to, before);
-    mn_state_dict *dict = mn_state_dict_create(to.ctx);
-    mn_state_dict *source = mn_state_dict_create(from.ctx);
-    mn_module_save_state(from.net, source);
-    mn_optimizer_save_state(from.sgd, source);
-    mn_state_entry entry;
-    for (int64_t i = 0; mn_state_dict_entry(source, i, &entry); i++)
-        ck_assert_int_eq(mn_state_dict_put(dict, &entry), MN_OK);
+    before.size = state_of(&to, before.bytes);
+    ck_assert_int_eq(save(&from, &data, &bytes), MN_OK);
     mn_status status = MN_ERR_MEMORY;
     for (long fail = 1; status != MN_OK; fail++) {
         mn_memory_trim(to.ctx);
-        to.counter.fail_at = to.counter.calls + fail;
-        status = mn_optimizer_load_state(to.sgd, dict);
+        arm(&to, fail, true);
+        mn_state_dict *dict = mn_state_dict_from_buffer(to.ctx, data, bytes);
+        status = dict ? mn_optimizer_load_state(to.sgd, dict) : mn_error_status(to.ctx);
         if (status == MN_OK)
             status = mn_module_load_state(to.net, dict);
-        to.counter.fail_at = 0;
+        disarm(&to);
         mn_error_clear(to.ctx);
+        mn_state_dict_free(dict);
         if (status == MN_OK)
             break;
         ck_assert_int_eq(status, MN_ERR_MEMORY);
-        check_state(&to, before, size, -1, fail);
+        ck_assert_msg(is_state(&to, &before), "allocation %ld: half loaded", fail);
     }
-    mn_state_dict_free(source);
-    mn_state_dict_free(dict);
+    mn_buffer_free(from.ctx, data, bytes);
     close_training(&from);
     close_training(&to);
 }
@@ -256,8 +334,9 @@ int main(void)
     Suite *suite = suite_create("memory");
     TCase *tc = tcase_create("whole or not at all");
     tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, test_step_is_whole_or_not_at_all, 0, 4);
-    tcase_add_loop_test(tc, test_load_is_whole_or_not_at_all, 0, 4);
+    tcase_add_loop_test(tc, test_step_is_whole_or_not_at_all, 0, 3);
+    tcase_add_loop_test(tc, test_use_gives_all_or_an_error, 0, 3);
+    tcase_add_loop_test(tc, test_load_is_whole_or_not_at_all, 0, 3);
     suite_add_tcase(suite, tc);
     return mn_test_run(suite, CK_FORK_GETENV);
 }
