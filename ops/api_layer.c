@@ -1,4 +1,4 @@
-/* ops/api_layer.c: public functions of convolution, pooling, normalization and loss. */
+/* ops/api_layer.c: public functions of convolution, pooling and normalization. */
 #include "ops/internal.h"
 
 /* ---- convolution ----------------------------------------------------------------------------- */
@@ -78,12 +78,4 @@ mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
     if (known.training)
         return mn_apply1(MN_OP_batch_norm, inputs, 6, &norm);
     return mn_apply1(MN_OP_batch_norm_inference, inputs, 5, &norm);
-}
-
-/* ---- loss ------------------------------------------------------------------------------------ */
-
-mn_tensor *mn_cross_entropy(mn_tensor *logits, mn_tensor *labels)
-{
-    mn_tensor *const inputs[2] = {logits, labels};
-    return mn_apply1(MN_OP_cross_entropy, inputs, 2, NULL);
 }

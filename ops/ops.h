@@ -104,6 +104,15 @@ typedef struct mn_axis_attributes { /* softmax family, argmax; axis >= 0 */
 typedef struct mn_reduce_attributes { /* sum, mean: bit i of axes: axis i is summed over */
     int64_t axes, keep;
 } mn_reduce_attributes;
+typedef struct mn_class_loss_attributes { /* cross_entropy, nll_loss and their gradient */
+    int64_t reduction, ignore_index;
+    int64_t is_log; /* nll_loss: x holds log-probabilities */
+    double smoothing;
+} mn_class_loss_attributes;
+typedef struct mn_pointwise_loss_attributes { /* mse_loss to binary_cross_entropy, their gradient */
+    int64_t kind, reduction;                  /* mn_loss_kind, mn_reduction */
+    double delta;                             /* huber_loss */
+} mn_pointwise_loss_attributes;
 typedef struct mn_norm_attributes { /* grad_norm */
     int64_t first, last;            /* of the parameters in this norm */
     double max_norm;
@@ -128,6 +137,16 @@ typedef struct mn_report_attributes { /* report_loss, report_step */
     int64_t first; /* report_loss: first micro-batch of the window, clears the row */
     double weight; /* report_loss: share of this micro-batch in the window's mean */
 } mn_report_attributes;
+
+/* The losses element by element, in the order of the tables of kernels. */
+typedef enum mn_loss_kind {
+    MN_LOSS_MSE,
+    MN_LOSS_L1,
+    MN_LOSS_HUBER,
+    MN_LOSS_BCE_WITH_LOGITS,
+    MN_LOSS_BCE,
+    MN_LOSS_COUNT
+} mn_loss_kind;
 
 /* Records: f64 [MN_RECORD_SIZE] tensors on the device, so that no step needs the host to read one.
  * Counters are exact up to 2^53. */
