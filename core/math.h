@@ -112,4 +112,15 @@ static inline float mn_logf(float x)
     return mn_keep_nan(x, mn_f32_from_bits(y_bits));
 }
 
+/* log(1 + x) = log u + log1p(c / u) for u = 1 + x as rounded and c what was lost. */
+static inline float mn_log1pf(float x)
+{
+    float u = 1.0F + x;
+    float lost = (x - (u - 1.0F)) / u;
+    /* Nothing is lost where u is 0 or not finite, and the division would make NaN. */
+    uint32_t magnitude = mn_f32_bits(u) & 0x7FFFFFFFU;
+    uint32_t usual = mn_above(magnitude, 0) & mn_above(0x7F800000U, magnitude);
+    return mn_logf(u) + mn_f32_from_bits(mn_pick(usual, mn_f32_bits(lost), 0));
+}
+
 #endif

@@ -22,7 +22,7 @@ int main(void)
         mn_tensor *x = mn_tensor_from(ctx, MN_F32, 4, (int64_t[]){b.count, 28, 28, 1}, b.images);
         mn_tensor *y = mn_tensor_from(ctx, MN_I64, 1, &b.count, b.labels);
         mn_autocast_begin(ctx, MN_F16);
-        mn_tensor *loss = mn_cross_entropy(mn_module_forward(net, x), y);
+        mn_tensor *loss = mn_cross_entropy(mn_module_forward(net, x), y, NULL);
         mn_autocast_end(ctx);
         mn_grad_scaler_backward(scaler, loss, 1.0);
         mn_grad_scaler_step(scaler, opt, NULL); /* unscales; skips non-finite gradients */

@@ -437,10 +437,53 @@ MN_API mn_tensor *mn_group_norm(mn_tensor *x, int groups, mn_tensor *weight, mn_
  * that. Inside an autocast region 16-bit input gives f32. */
 MN_API mn_tensor *mn_log_softmax(mn_tensor *x, int axis);
 MN_API mn_tensor *mn_softmax(mn_tensor *x, int axis);
-/* Mean over rows of -log_softmax(logits)[row, labels[row]]. logits [N, classes], labels i64 [N];
- * result: scalar, f32 (f64 for f64; for 16-bit logits outside autocast f32 as well). A label out
- * of range is MN_ERR_ARGUMENT, reported when the work has run: on "cpu" at once. */
-MN_API mn_tensor *mn_cross_entropy(mn_tensor *logits, mn_tensor *labels);
+
+/* What becomes of the losses of the rows or elements: their mean, their sum, or all of them. All
+ * losses are f32 (f64 for f64), also those of 16-bit inputs, and all sums are made in f32 or wider.
+ * The mean of nothing is NaN. */
+typedef enum mn_reduction {
+    MN_REDUCTION_MEAN = 0,
+    MN_REDUCTION_SUM = 1,
+    MN_REDUCTION_NONE = 2
+} mn_reduction;
+
+typedef struct mn_cross_entropy_options {
+    size_t size;
+    mn_tensor *weight;      /* of the classes, f32 [classes] (f64 for f64 logits); NULL: all 1 */
+    int64_t ignore_index;   /* rows with this label count for nothing; default -100 */
+    double label_smoothing; /* in [0, 1], default 0: the share spread evenly over all classes */
+    mn_reduction reduction; /* default mean */
+} mn_cross_entropy_options;
+MN_API mn_cross_entropy_options mn_cross_entropy_options_default(void);
+/* Loss of row n: -sum_c w[c] (t[n,c] (1 - s) + s / classes) log_softmax(logits)[n,c], w the weight,
+ * s the smoothing. logits [N, classes]; target: labels i64 [N], where t is 1 for the label's class
+ * and else 0, or t itself, floating [N, classes]. The mean divides by the sum of w[label] over the
+ * rows that count, for probabilities by N; NONE gives [N]. As PyTorch's, but no gradient flows to
+ * the target. A label out of range is MN_ERR_ARGUMENT, reported when the work has run: on "cpu" at
+ * once. options NULL: the defaults. */
+MN_API mn_tensor *mn_cross_entropy(mn_tensor *logits, mn_tensor *target,
+                                   const mn_cross_entropy_options *options);
+/* The same for logarithms of probabilities, as mn_log_softmax gives them, and labels: loss of row n
+ * = -w[label] x[n, label]. label_smoothing must be 0. */
+MN_API mn_tensor *mn_nll_loss(mn_tensor *log_probabilities, mn_tensor *labels,
+                              const mn_cross_entropy_options *options);
+
+/* Losses of each element of x and target, which have the same shape (nothing broadcasts) and, after
+ * the autocast rule, the same dtype: (x - t)^2, |x - t| (its gradient at 0 is 0), and Huber's
+ * (1964) d^2 / 2 for d = |x - t| up to delta > 0 and delta (d - delta / 2) beyond. Both may take a
+ * gradient. As PyTorch's. */
+MN_API mn_tensor *mn_mse_loss(mn_tensor *x, mn_tensor *target, mn_reduction reduction);
+MN_API mn_tensor *mn_l1_loss(mn_tensor *x, mn_tensor *target, mn_reduction reduction);
+MN_API mn_tensor *mn_huber_loss(mn_tensor *x, mn_tensor *target, double delta,
+                                mn_reduction reduction);
+/* -t log p - (1 - t) log(1 - p) with p = sigmoid(x), worked out without overflow or cancellation,
+ * and with p given. No gradient flows to the target. As PyTorch's: the logarithms of a given p are
+ * at least -100, and a p outside of [0, 1] is MN_ERR_ARGUMENT when the work has run. Gradients in p
+ * exceed what 16 bit holds, so mn_binary_cross_entropy refuses to run in an autocast region. */
+MN_API mn_tensor *mn_binary_cross_entropy_with_logits(mn_tensor *x, mn_tensor *target,
+                                                      mn_reduction reduction);
+MN_API mn_tensor *mn_binary_cross_entropy(mn_tensor *p, mn_tensor *target, mn_reduction reduction);
+
 /* -- reductions -- */
 
 /* Sum or mean over the given axes (naxes 0: all), which disappear unless keep. Accumulates in f32

@@ -1,4 +1,4 @@
-/* ops/api_layer.c: public functions of convolution, pooling, normalization and loss. */
+/* ops/api_layer.c: public functions of convolution, pooling and normalization. */
 #include "ops/internal.h"
 
 /* ---- convolution ----------------------------------------------------------------------------- */
@@ -123,12 +123,4 @@ mn_tensor *mn_group_norm(mn_tensor *x, int groups, mn_tensor *weight, mn_tensor 
     mn_tensor *const inputs[3] = {x, weight, bias};
     const mn_group_norm_attributes norm = {.eps = eps, .groups = groups};
     return mn_apply1(MN_OP_group_norm, inputs, 3, &norm);
-}
-
-/* ---- loss ------------------------------------------------------------------------------------ */
-
-mn_tensor *mn_cross_entropy(mn_tensor *logits, mn_tensor *labels)
-{
-    mn_tensor *const inputs[2] = {logits, labels};
-    return mn_apply1(MN_OP_cross_entropy, inputs, 2, NULL);
 }

@@ -1,4 +1,4 @@
-/* ops/backward_layer.c: gradients of layers, losses and reductions, composed of other ops. */
+/* ops/backward_layer.c: gradients of layers and reductions, composed of other ops. */
 #include "ops/internal.h"
 
 #include <string.h>
@@ -118,25 +118,6 @@ mn_status mn_backward_batch_norm(mn_backward_call *call)
 mn_status mn_backward_group_norm(mn_backward_call *call)
 {
     return give_norm(call, MN_OP_group_norm_backward, &call->out[1]);
-}
-
-/* ---- softmax and loss ------------------------------------------------------------------------ */
-
-/* Also of log_softmax. */
-mn_status mn_backward_softmax(mn_backward_call *call)
-{
-    const bool is_log = call->op == &mn_ops[MN_OP_log_softmax];
-    mn_tensor *const inputs[2] = {call->grad_out[0], call->out[0]};
-    return mn_give_result(call, 0, is_log ? MN_OP_log_softmax_backward : MN_OP_softmax_backward,
-                          inputs, 2, call->attributes);
-}
-
-mn_status mn_backward_cross_entropy(mn_backward_call *call)
-{
-    mn_tensor *const inputs[4] = {call->grad_out[0], call->in[0], call->in[1], call->out[1]};
-    if (!call->grad_out[0])
-        return MN_OK; /* only lse was used, and nothing flows through it */
-    return mn_give_result(call, 0, MN_OP_cross_entropy_backward, inputs, 4, NULL);
 }
 
 /* ---- reductions ------------------------------------------------------------------------------ */

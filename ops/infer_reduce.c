@@ -1,4 +1,4 @@
-/* ops/infer_reduce.c: shape rules of softmax, cross entropy and reductions. */
+/* ops/infer_reduce.c: shape rules of softmax and reductions. */
 #include "core/math.h"
 #include "ops/internal.h"
 
@@ -22,39 +22,6 @@ mn_status mn_infer_softmax_backward(mn_infer *infer)
     MN_TRY(mn_need_same_shape(infer, 0, "the gradient", 1, "the result"));
     MN_TRY(mn_need_axis(infer, attributes->axis));
     mn_output_like(infer, 0, 0);
-    return MN_OK;
-}
-
-/* Logits [N, classes] and labels i64 [N]. */
-static mn_status check_labels(mn_infer *infer, int logits)
-{
-    const mn_view *x = &infer->in[logits];
-    MN_TRY(mn_need_ndim(infer, logits, "the logits", 2));
-    MN_TRY(mn_need_float(infer, logits, "the logits"));
-    if (x->shape[1] < 1)
-        return mn_infer_error(infer, MN_ERR_SHAPE, "the logits have no classes");
-    MN_TRY(mn_need_dtype(infer, logits + 1, "the labels", MN_I64));
-    return mn_need_shape(infer, logits + 1, "the labels", 1, x->shape);
-}
-
-mn_status mn_infer_cross_entropy(mn_infer *infer)
-{
-    const mn_view *x = &infer->in[0];
-    MN_TRY(check_labels(infer, 0));
-    mn_output(infer, 0, mn_wide_dtype(x->dtype), 0, NULL);
-    mn_output(infer, 1, mn_wide_dtype(x->dtype), 1, x->shape);
-    return MN_OK;
-}
-
-mn_status mn_infer_cross_entropy_backward(mn_infer *infer)
-{
-    const mn_view *x = &infer->in[1];
-    MN_TRY(check_labels(infer, 1));
-    MN_TRY(mn_need_ndim(infer, 0, "the gradient", 0));
-    MN_TRY(mn_need_dtype(infer, 0, "the gradient", mn_wide_dtype(x->dtype)));
-    MN_TRY(mn_need_dtype(infer, 3, "lse", mn_wide_dtype(x->dtype)));
-    MN_TRY(mn_need_shape(infer, 3, "lse", 1, x->shape));
-    mn_output_like(infer, 0, 1);
     return MN_OK;
 }
 

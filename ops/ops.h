@@ -132,6 +132,15 @@ typedef struct mn_reduce_attributes { /* reductions: bit i of axes: axis i is re
     int64_t axes, keep;
     double p; /* norm: 1, 2 or infinity; var: the correction; else 0 */
 } mn_reduce_attributes;
+typedef struct mn_class_loss_attributes { /* cross_entropy, nll_loss and their gradient */
+    int64_t reduction, ignore_index;
+    int64_t is_log; /* nll_loss: x holds log-probabilities */
+    double smoothing;
+} mn_class_loss_attributes;
+typedef struct mn_pointwise_loss_attributes { /* mse_loss to binary_cross_entropy, their gradient */
+    int64_t kind, reduction;                  /* mn_loss_kind, mn_reduction */
+    double delta;                             /* huber_loss */
+} mn_pointwise_loss_attributes;
 typedef struct mn_norm_attributes { /* grad_norm */
     int64_t first, last;            /* of the parameters in this norm */
     double max_norm;
@@ -183,6 +192,15 @@ typedef struct mn_taps {
 } mn_taps;
 mn_taps mn_resize_taps(const mn_resize_attributes *attributes, int axis, int64_t extent,
                        int64_t at);
+/* The losses element by element, in the order of the tables of kernels. */
+typedef enum mn_loss_kind {
+    MN_LOSS_MSE,
+    MN_LOSS_L1,
+    MN_LOSS_HUBER,
+    MN_LOSS_BCE_WITH_LOGITS,
+    MN_LOSS_BCE,
+    MN_LOSS_COUNT
+} mn_loss_kind;
 
 /* Records: f64 [MN_RECORD_SIZE] tensors on the device, so that no step needs the host to read one.
  * Counters are exact up to 2^53. */

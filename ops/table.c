@@ -2,15 +2,22 @@
 #include "ops/internal.h"
 
 /* What the words in ops.def's columns stand for. */
-#define BIT(dtype)          (1u << (dtype))
-#define BITS_NONE           0
-#define BITS_F32            BIT(MN_F32)
-#define BITS_F64            BIT(MN_F64)
-#define BITS_WIDE           (BITS_F32 | BITS_F64)
-#define BITS_LOWP           (BITS_F32 | BIT(MN_F16) | BIT(MN_BF16))
-#define BITS_FLOAT          (BITS_LOWP | BITS_F64)
-#define BITS_ANY            (BITS_FLOAT | BIT(MN_I64) | BIT(MN_I32) | BIT(MN_U8))
-#define SIZE(attrs)         sizeof(mn_##attrs##_attributes)
+#define BIT(dtype)  (1u << (dtype))
+#define BITS_NONE   0
+#define BITS_F32    BIT(MN_F32)
+#define BITS_F64    BIT(MN_F64)
+#define BITS_WIDE   (BITS_F32 | BITS_F64)
+#define BITS_LOWP   (BITS_F32 | BIT(MN_F16) | BIT(MN_BF16))
+#define BITS_FLOAT  (BITS_LOWP | BITS_F64)
+#define BITS_ANY    (BITS_FLOAT | BIT(MN_I64) | BIT(MN_I32) | BIT(MN_U8))
+#define SIZE(attrs) sizeof(mn_##attrs##_attributes)
+/* What an op refused in autocast regions says to use. */
+#define HINT_KEEP           NULL
+#define HINT_LOWER          NULL
+#define HINT_FP32           NULL
+#define HINT_FP32_OUT       NULL
+#define HINT_PROMOTE        NULL
+#define HINT_REFUSE         "mn_binary_cross_entropy_with_logits"
 #define mn_backward_NONE    NULL
 #define mn_ref_NONE         NULL
 #define mn_cpu_NONE         NULL
@@ -33,6 +40,7 @@
         .saves_inputs = sin,                                                                       \
         .saves_outputs = sout,                                                                     \
         .rule = {[MN_DEVICE_CPU] = MN_CAST_##cast, [MN_DEVICE_CUDA] = MN_CAST_##cast},             \
+        .refuse_hint = HINT_##cast,                                                                \
         .infer = mn_infer_##rule_of_shapes,                                                        \
         .backward = mn_backward_##back,                                                            \
         .reference = mn_ref_##ref,                                                                 \

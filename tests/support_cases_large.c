@@ -52,7 +52,7 @@ static mn_tensor *cross_entropy(mn_context *ctx, mn_tensor **in, const op_case *
 {
     (void)ctx;
     (void)c;
-    return mn_cross_entropy(in[0], in[1]);
+    return mn_cross_entropy(in[0], in[1], NULL);
 }
 
 #define CONV(size, from, to, kernel, by)                                                           \

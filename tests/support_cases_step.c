@@ -57,7 +57,7 @@ static mn_tensor *build_report(mn_context *ctx, mn_tensor **in, const op_case *c
     const int64_t ring_shape[2] = {2, MN_RECORD_SIZE}, record_shape[1] = {MN_RECORD_SIZE};
     mn_tensor *ring = mn_full(ctx, MN_F64, 2, ring_shape, 0.0);
     mn_tensor *record = mn_full(ctx, MN_F64, 1, record_shape, 0.25);
-    mn_tensor *loss = mn_cross_entropy(in[0], in[1]);
+    mn_tensor *loss = mn_cross_entropy(in[0], in[1], NULL);
     for (int i = 0; i < 2; i++) {
         mn_report_attributes attributes = {.entry = 1, .first = i == 0, .weight = 0.5};
         mn_tensor *inputs[4] = {ring, loss, in[0], in[1]};

@@ -357,7 +357,7 @@ static mn_status train_step(trainer *t, mn_dtype dtype, double *loss_value)
     mn_scope scope = mn_scope_begin(t->ctx);
     mn_autocast_begin(t->ctx, dtype);
     mn_tensor *hidden = mn_relu(mn_linear(t->x, t->p[0], t->p[1]));
-    mn_tensor *loss = mn_cross_entropy(mn_linear(hidden, t->p[2], t->p[3]), t->labels);
+    mn_tensor *loss = mn_cross_entropy(mn_linear(hidden, t->p[2], t->p[3]), t->labels, NULL);
     mn_autocast_end(t->ctx);
     mn_grad_scaler_backward(t->scaler, loss, 1);
     mn_grad_scaler_unscale(t->scaler, t->sgd);

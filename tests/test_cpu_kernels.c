@@ -361,6 +361,8 @@ START_TEST(argmaxes)
 }
 END_TEST
 
+static const mn_class_loss_attributes labels_only = {.ignore_index = -100};
+
 START_TEST(cross_entropies)
 {
     static const kernel forward = KERNEL(cross_entropy, 0, 2);
@@ -369,7 +371,7 @@ START_TEST(cross_entropies)
     for (size_t s = 0; s < COUNT(shapes); s++) {
         const int64_t *shape = shapes[s];
         fixture f;
-        mn_fixture_start(&f, NULL, 0);
+        mn_fixture_start(&f, &labels_only, sizeof labels_only);
         mn_fixture_input(&f, mn_lowp[_i], 2, shape);
         mn_view *labels = mn_fixture_input(&f, MN_I64, 1, shape);
         for (int64_t i = 0; i < shape[0]; i++)
@@ -377,7 +379,7 @@ START_TEST(cross_entropies)
         mn_fixture_output(&f, MN_F32, 0, NULL);
         mn_fixture_output(&f, MN_F32, 1, shape);
         mn_fixture_check(&f, &forward);
-        mn_fixture_start(&f, NULL, 0);
+        mn_fixture_start(&f, &labels_only, sizeof labels_only);
         mn_view_put(mn_fixture_input(&f, MN_F32, 0, NULL), 0, (double)shape[0]);
         mn_fixture_input(&f, mn_lowp[_i], 2, shape);
         mn_view_put(mn_fixture_input(&f, MN_I64, 1, shape), 0, 0);
@@ -395,7 +397,7 @@ START_TEST(labels_out_of_range)
     const mn_cpu cpu = mn_fixture_cpu(MN_KERNELS_PORTABLE, 2);
     for (size_t i = 0; i < COUNT(bad); i++) {
         fixture f;
-        mn_fixture_start(&f, NULL, 0);
+        mn_fixture_start(&f, &labels_only, sizeof labels_only);
         f.call.cpu = &cpu;
         mn_fixture_input(&f, MN_F32, DIMS(3000, 5));
         mn_view *labels = mn_fixture_input(&f, MN_I64, DIMS(3000));

@@ -9,7 +9,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define MAX_ULP 1.0
+#define MAX_ULP       1.0
+#define MAX_ULP_LOG1P 1.5
 
 /* Distance in units of the last place of f32 around the exact result. */
 static double distance(double exact, float got)
@@ -31,7 +32,8 @@ static uint64_t sample_step(void)
     return slow && slow[0] == '1' && slow[1] == '\0' ? 1 : 211;
 }
 
-static void check_accuracy(const char *name, float (*got)(float), double (*exact)(double))
+static void check_accuracy(const char *name, float (*got)(float), double (*exact)(double),
+                           double bound)
 {
     const uint64_t step = sample_step();
     double worst = 0;
@@ -44,13 +46,14 @@ static void check_accuracy(const char *name, float (*got)(float), double (*exact
             where = x;
         }
     }
-    ck_assert_msg(worst <= MAX_ULP, "%s is off by %g ulp at %a", name, worst, (double)where);
+    ck_assert_msg(worst <= bound, "%s is off by %g ulp at %a", name, worst, (double)where);
 }
 
 START_TEST(accuracy)
 {
-    check_accuracy("expf", mn_expf, exp);
-    check_accuracy("logf", mn_logf, log);
+    check_accuracy("expf", mn_expf, exp, MAX_ULP);
+    check_accuracy("logf", mn_logf, log, MAX_ULP);
+    check_accuracy("log1pf", mn_log1pf, log1p, MAX_ULP_LOG1P);
 }
 END_TEST
 
@@ -97,6 +100,18 @@ START_TEST(log_special)
 }
 END_TEST
 
+START_TEST(log1p_special)
+{
+    check_value(mn_log1pf(0.0F), 0.0F);
+    check_value(mn_log1pf(-1.0F), -INFINITY);
+    check_value(mn_log1pf(INFINITY), INFINITY);
+    check_value(mn_log1pf(-INFINITY), NAN);
+    check_value(mn_log1pf(-1.5F), NAN);
+    check_value(mn_log1pf(NAN), NAN);
+    check_value(mn_log1pf(0x1p-149F), 0x1p-149F);
+}
+END_TEST
+
 START_TEST(nan_payloads)
 {
     const uint32_t in[] = {0x7F800001, 0xFF812345, 0x7FC00000, 0xFFFFFFFF};
@@ -104,6 +119,7 @@ START_TEST(nan_payloads)
         float x = mn_f32_from_bits(in[i]);
         ck_assert_uint_eq(mn_f32_bits(mn_expf(x)), in[i] | 0x00400000);
         ck_assert_uint_eq(mn_f32_bits(mn_logf(x)), in[i] | 0x00400000);
+        ck_assert(isnan(mn_log1pf(x)));
         ck_assert_uint_eq(mn_f32_bits(mn_relu_f32(x)) | 0x00400000, in[i] | 0x00400000);
     }
 }
@@ -220,6 +236,7 @@ int main(void)
     tcase_add_test(tests, accuracy);
     tcase_add_test(tests, exp_special);
     tcase_add_test(tests, log_special);
+    tcase_add_test(tests, log1p_special);
     tcase_add_test(tests, nan_payloads);
     tcase_add_test(tests, relu);
     tcase_add_test(tests, finiteness);

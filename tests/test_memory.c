@@ -88,7 +88,7 @@ static void backward(training *t)
     mn_tensor *x = mn_tensor_from(t->ctx, MN_F32, 4, shape, images);
     mn_tensor *y = mn_tensor_from(t->ctx, MN_I64, 1, rows, labels);
     mn_autocast_begin(t->ctx, MN_F16);
-    mn_tensor *loss = mn_cross_entropy(mn_module_forward(t->net, x), y);
+    mn_tensor *loss = mn_cross_entropy(mn_module_forward(t->net, x), y, NULL);
     mn_autocast_end(t->ctx);
     mn_grad_scaler_backward(t->scaler, loss, 1);
 }

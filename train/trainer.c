@@ -121,7 +121,7 @@ mn_tensor *mn_model_loss(mn_module *model, mn_tensor *images, mn_tensor *labels,
     if (mn_autocast_begin(context, amp) != MN_OK) /* MN_F32: off, also inside another region */
         return NULL;
     *logits = mn_module_forward(model, images);
-    mn_tensor *loss = mn_cross_entropy(*logits, labels);
+    mn_tensor *loss = mn_cross_entropy(*logits, labels, NULL);
     mn_autocast_end(context);
     return loss;
 }

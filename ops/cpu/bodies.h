@@ -6,6 +6,7 @@
 
 #include "core/math.h"
 #include "core/philox.h"
+#include "ops/cpu/bodies_loss.h"
 #include "ops/cpu/body_table.h"
 
 #include <math.h>
@@ -512,6 +513,8 @@ const mn_bodies MN_BODIES = {
     .softmax_backward = body_softmax_backward,
     .log_softmax_backward = body_log_softmax_backward,
     .scaled_exp = body_scaled_exp,
+    .loss = {loss_mse, loss_l1, loss_huber, loss_bce_with_logits, loss_bce},
+    .slope = {slope_mse, slope_l1, slope_huber, slope_bce_with_logits, slope_bce},
     .pool2x2 = body_pool2x2,
     .pool2x2_backward = body_pool2x2_backward,
     .average2x2 = body_average2x2,

@@ -39,6 +39,9 @@ typedef struct mn_keep {
     float scale;
 } mn_keep;
 
+#define MN_LOSS_KINDS 5
+typedef void (*mn_loss_body)(size_t n, const float *x, const float *t, float delta, float *y);
+
 typedef struct mn_bodies {
     /* y <= 0 ? 0 : g; also relu, with g = y. */
     void (*relu_backward)(size_t n, const float *g, const float *y, float *dx);
@@ -86,6 +89,8 @@ typedef struct mn_bodies {
                                  float *dx);
     /* y = exp(x - lse) factor */
     void (*scaled_exp)(size_t n, const float *x, float lse, float factor, float *y);
+    /* By mn_loss_kind: y = the loss of each element, and its slope in x. */
+    mn_loss_body loss[MN_LOSS_KINDS], slope[MN_LOSS_KINDS];
 
     /* Windows of two by two pixels of `channels` elements, `n` of them side by side, in two rows of
      * the image. backward: neither number above MN_POOL_LIMIT. */

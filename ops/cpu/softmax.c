@@ -1,6 +1,6 @@
-/* Softmax, log-softmax and cross entropy. Lines along the axis are worked on in columns: along the
- * last axis the columns are lanes of one line, folded together at its end; along another axis they
- * are neighbouring lines, each in a column of its own. */
+/* Softmax, log-softmax and the losses over classes. Lines along the axis are worked on in columns:
+ * along the last axis the columns are lanes of one line, folded together at its end; along another
+ * axis they are neighbouring lines, each in a column of its own. */
 #include "ops/cpu/run.h"
 
 #include <math.h>
@@ -166,43 +166,131 @@ void mn_cpu_softmax_backward(const mn_call *call)
     run(call, true, false);
 }
 
-/* ---- cross entropy --------------------------------------------------------------------------- */
+/* ---- losses over classes --------------------------------------------------------------------- */
 
 #define LEAVES 64 /* sums of losses that are made in parallel */
 
 typedef struct losses {
     lines lines;
-    int64_t rows, rows_per_leaf;
+    const mn_class_loss_attributes *a;
+    const mn_view *target;
+    const int64_t *labels; /* NULL: the target holds probabilities */
+    const float *weight;   /* NULL: all 1 */
+    int64_t rows, classes, rows_per_leaf;
+    bool hard;      /* only the label's class counts in a row */
+    float factor;   /* gradient of each row's loss, if it is the same for all */
+    double divisor; /* of the mean: the weights of the labels that count, or the number of rows */
     double sum[LEAVES];
 } losses;
 
-/* The first label out of range becomes the call's fault, whatever the number of threads. */
-static void check_labels(const mn_call *call, const int64_t *labels, int64_t n, int64_t classes)
+static bool in_range(const losses *l, int64_t label)
 {
-    for (int64_t i = 0; i < n; i++)
-        if (labels[i] < 0 || labels[i] >= classes) {
-            mn_call_fault(call, MN_ERR_ARGUMENT, "label %lld is not in [0, %lld)",
-                          (long long)labels[i], (long long)classes);
-            return;
+    return label >= 0 && label < l->classes;
+}
+
+static bool is_ignored(const losses *l, int64_t row)
+{
+    return l->labels && l->labels[row] == l->a->ignore_index;
+}
+
+/* The first label out of range becomes the call's fault, whatever the number of threads. */
+static double add_weights(const losses *l)
+{
+    int64_t wrong = 0, count = 0;
+    double sum = 0;
+    for (int64_t row = 0; row < l->rows; row++) {
+        const int64_t label = l->labels[row];
+        if (label == l->a->ignore_index)
+            continue;
+        if (!in_range(l, label) && wrong++ == 0)
+            mn_call_fault(l->lines.call, MN_ERR_ARGUMENT, "label %lld is not in [0, %lld)",
+                          (long long)label, (long long)l->classes);
+        else if (l->weight && in_range(l, label))
+            sum += (double)l->weight[label];
+        count++;
+    }
+    return l->weight ? sum : (double)count;
+}
+
+/* With x and its target from input `first` on; the class weights are the last input. */
+static losses losses_of(const mn_call *call, int first, int weight)
+{
+    const mn_view *x = &call->in[first], *target = &call->in[first + 1];
+    losses l = {.lines = {.call = call, .x = x, .split = {x->shape[0], x->shape[1], 1}},
+                .a = (const void *)call->attributes.bytes,
+                .target = target,
+                .labels = target->dtype == MN_I64 ? target->data : NULL,
+                .weight = mn_has_input(call, weight) ? call->in[weight].data : NULL,
+                .rows = x->shape[0],
+                .classes = x->shape[1]};
+    l.rows_per_leaf = mn_max(mn_max(1, MN_CHUNK / 8 / l.classes), mn_ceil_div(l.rows, LEAVES));
+    l.hard = l.labels && l.a->smoothing == 0;
+    l.divisor = target->dtype == MN_I64 ? add_weights(&l) : (double)l.rows;
+    return l;
+}
+
+/* The weighted targets of n classes from c on: w (t (1 - smoothing) + smoothing / classes). */
+static void load_shares(const losses *l, int64_t row, int64_t c, int64_t n, float *q)
+{
+    const float kept = (float)(1 - l->a->smoothing);
+    const float base = (float)(l->a->smoothing / (double)l->classes);
+    float scratch[MN_BLOCK];
+    if (l->labels) {
+        set_all(q, n, base);
+        if (l->labels[row] >= c && l->labels[row] - c < n)
+            q[l->labels[row] - c] += kept;
+    } else {
+        const float *t = mn_row_load(l->lines.call, l->target, row * l->classes + c, n, scratch);
+        for (int64_t i = 0; i < n; i++)
+            q[i] = t[i] * kept + base;
+    }
+    for (int64_t i = 0; l->weight && i < n; i++)
+        q[i] *= l->weight[c + i];
+}
+
+/* sum of q (lse - x), lse = largest + log_sum, over the classes of a row; with x NULL, of q. */
+static double sum_shares(const losses *l, const mn_view *x, int64_t row, float largest,
+                         float log_sum)
+{
+    float q[MN_BLOCK], scratch[MN_BLOCK];
+    double sum = 0;
+    for (int64_t c = 0; c < l->classes; c += MN_BLOCK) {
+        const int64_t n = mn_min(MN_BLOCK, l->classes - c), at = row * l->classes + c;
+        load_shares(l, row, c, n, q);
+        const float *logits = x ? mn_row_load(l->lines.call, x, at, n, scratch) : NULL;
+        for (int64_t i = 0; i < n; i++) {
+            const double term = logits ? (double)(largest - logits[i]) + (double)log_sum : 1;
+            sum += (double)q[i] * term;
         }
+    }
+    return sum;
 }
 
 /* Loss of one row; keeps its log-sum-exp. */
-static double row_loss(const lines *l, int64_t row)
+static double row_loss(const losses *l, int64_t row)
 {
-    const mn_bodies *bodies = mn_bodies_of(l->call);
-    const int64_t classes = l->split.size, start = row * classes;
-    const int64_t *labels = l->call->in[1].data;
-    float *lse = l->y->data, scratch;
+    const mn_view *x = l->lines.x;
+    const int64_t classes = l->classes, start = row * classes;
     const column c = {start, start + classes, MN_BLOCK, mn_min(classes, MN_BLOCK), true};
+    float *lse = l->lines.y->data, scratch;
     reduced r;
-    reduce_column(l, &c, &r);
-    bodies->log(1, r.sum);
+    if (l->a->is_log) {
+        r.largest[0] = r.sum[0] = 0;
+    } else {
+        reduce_column(&l->lines, &c, &r);
+        mn_bodies_of(l->lines.call)->log(1, r.sum);
+    }
     lse[row] = r.largest[0] + r.sum[0];
-    if (labels[row] < 0 || labels[row] >= classes)
+    if (is_ignored(l, row))
+        return 0;
+    if (l->labels && !in_range(l, l->labels[row]))
         return (double)NAN;
-    const float x = *mn_row_load(l->call, l->x, start + labels[row], 1, &scratch);
-    return (double)(r.largest[0] - x) + (double)r.sum[0];
+    if (!l->hard)
+        return sum_shares(l, x, row, r.largest[0], r.sum[0]);
+    const int64_t label = l->labels[row];
+    const float logit = *mn_row_load(l->lines.call, x, start + label, 1, &scratch);
+    const double loss = (double)(r.largest[0] - logit) + (double)r.sum[0];
+    return l->weight ? (double)l->weight[label] * loss : loss;
 }
 
 static void run_leaf(void *arg, int64_t index, int slot)
@@ -210,53 +298,82 @@ static void run_leaf(void *arg, int64_t index, int slot)
     losses *l = arg;
     const int64_t begin = index * l->rows_per_leaf;
     const int64_t end = mn_min(begin + l->rows_per_leaf, l->rows);
+    float *each = l->a->reduction == MN_REDUCTION_NONE ? l->lines.call->out[0].data : NULL;
     (void)slot;
-    for (int64_t row = begin; row < end; row++)
-        l->sum[index] += row_loss(&l->lines, row);
+    for (int64_t row = begin; row < end; row++) {
+        const double loss = row_loss(l, row);
+        if (each)
+            each[row] = (float)loss;
+        l->sum[index] += loss;
+    }
 }
 
 void mn_cpu_cross_entropy(const mn_call *call)
 {
-    const mn_view *x = &call->in[0];
-    const int64_t rows = x->shape[0], classes = x->shape[1];
-    losses l = {.lines = {.call = call, .x = x, .y = &call->out[1], .split = {rows, classes, 1}},
-                .rows = rows,
-                .rows_per_leaf =
-                    mn_max(mn_max(1, MN_CHUNK / 8 / classes), mn_ceil_div(rows, LEAVES))};
+    losses l = losses_of(call, 0, 2);
     double sum = 0;
-    check_labels(call, call->in[1].data, rows, classes);
-    mn_call_parallel(call, mn_ceil_div(rows, l.rows_per_leaf), run_leaf, &l);
+    l.lines.y = &call->out[1];
+    mn_call_parallel(call, mn_ceil_div(l.rows, l.rows_per_leaf), run_leaf, &l);
     for (int64_t i = 0; i < LEAVES; i++)
         sum += l.sum[i];
-    *(float *)call->out[0].data = (float)(sum / (double)rows);
+    if (l.a->reduction != MN_REDUCTION_NONE)
+        *(float *)call->out[0].data =
+            (float)(l.a->reduction == MN_REDUCTION_MEAN ? sum / l.divisor : sum);
+}
+
+/* dx of n logits from class c on: total exp(x - lse) - g q, total = g sum(q). */
+static void block_gradient(const losses *l, int64_t row, int64_t c, float g, float total, float *dx)
+{
+    const mn_call *call = l->lines.call;
+    const int64_t n = mn_min(MN_BLOCK, l->classes - c);
+    const int64_t label = l->labels && l->labels[row] >= 0 ? l->labels[row] - c : -1;
+    const float *lse = call->in[3].data;
+    float scratch[MN_BLOCK];
+    if (l->a->is_log || is_ignored(l, row)) {
+        set_all(dx, n, 0);
+    } else {
+        const float *x = mn_row_load(call, l->lines.x, row * l->classes + c, n, scratch);
+        mn_bodies_of(call)->scaled_exp((size_t)n, x, lse[row], total, dx);
+    }
+    if (is_ignored(l, row))
+        return;
+    if (!l->hard)
+        load_shares(l, row, c, n, scratch);
+    else if (label >= 0 && label < n)
+        dx[label] -= total;
+    for (int64_t i = 0; !l->hard && i < n; i++)
+        dx[i] -= g * scratch[i];
 }
 
 /* Rows from begin to end. */
 static void run_gradient(const void *arg, int64_t begin, int64_t end)
 {
-    const mn_call *call = arg;
-    const mn_bodies *bodies = mn_bodies_of(call);
-    const mn_view *x = &call->in[1], *y = &call->out[0];
-    const int64_t classes = x->shape[1];
-    const int64_t *labels = call->in[2].data;
-    const float *g = call->in[0].data, *lse = call->in[3].data;
-    const float factor = *g / (float)x->shape[0];
-    float scratch[MN_BLOCK], result[MN_BLOCK];
-    for (int64_t row = begin; row < end; row++)
-        for (int64_t c = 0; c < classes; c += MN_BLOCK) {
-            const int64_t n = mn_min(MN_BLOCK, classes - c), at = row * classes + c;
-            const int64_t label = labels[row] < 0 ? -1 : labels[row] - c;
-            float *dx = mn_row_place(y, at, result);
-            const float *logits = mn_row_load(call, x, at, n, scratch);
-            bodies->scaled_exp((size_t)n, logits, lse[row], factor, dx);
-            if (label >= 0 && label < n)
-                dx[label] -= factor;
-            mn_row_store(call, y, at, n, dx);
+    const losses *l = arg;
+    const float *each = l->lines.call->in[0].data;
+    float result[MN_BLOCK];
+    for (int64_t row = begin; row < end; row++) {
+        const float g = l->a->reduction == MN_REDUCTION_NONE ? each[row] : l->factor;
+        float total = g;
+        if (!l->hard)
+            total *= (float)sum_shares(l, NULL, row, 0, 0);
+        else if (l->weight && in_range(l, l->labels[row]))
+            total *= l->weight[l->labels[row]];
+        for (int64_t c = 0; c < l->classes; c += MN_BLOCK) {
+            const int64_t at = row * l->classes + c;
+            float *dx = mn_row_place(l->lines.y, at, result);
+            block_gradient(l, row, c, g, total, dx);
+            mn_row_store(l->lines.call, l->lines.y, at, mn_min(MN_BLOCK, l->classes - c), dx);
         }
+    }
 }
 
 void mn_cpu_cross_entropy_backward(const mn_call *call)
 {
-    const mn_view *x = &call->in[1];
-    mn_run_ranges(call, x->shape[0], mn_max(1, MN_CHUNK / 8 / x->shape[1]), run_gradient, call);
+    losses l = losses_of(call, 1, 4);
+    l.lines.y = &call->out[0];
+    if (l.a->reduction == MN_REDUCTION_MEAN)
+        l.factor = (float)((double)*(const float *)call->in[0].data / l.divisor);
+    else if (l.a->reduction == MN_REDUCTION_SUM)
+        l.factor = *(const float *)call->in[0].data;
+    mn_run_ranges(call, l.rows, mn_max(1, MN_CHUNK / 8 / l.classes), run_gradient, &l);
 }

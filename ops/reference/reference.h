@@ -19,4 +19,16 @@ static inline int64_t mn_ref_line_argmax(const double *x, int64_t n, int64_t ste
     return best;
 }
 
+/* log(sum_i exp(x_i)) over n elements, `step` apart. Subtracting the largest element first keeps
+ * exp from overflowing and changes nothing else. */
+static inline double mn_ref_log_sum_exp(const double *x, int64_t n, int64_t step)
+{
+    double largest = -(double)INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        largest = x[i * step] > largest ? x[i * step] : largest;
+    for (int64_t i = 0; i < n; i++)
+        sum += exp(x[i * step] - largest);
+    return largest + log(sum);
+}
+
 #endif
