@@ -5,6 +5,7 @@
 #define MN_OPS_CPU_BODIES_H
 
 #include "core/math.h"
+#include "ops/cpu/bodies_elementwise.h"
 #include "ops/cpu/body_table.h"
 
 /* g where mask is 1, else 0: by bits, since selects of floats become jumps without blends. */
@@ -368,6 +369,16 @@ const mn_bodies MN_BODIES = {
     .mul = body_mul,
     .add_scalar = body_add_scalar,
     .mul_scalar = body_mul_scalar,
+    .function = body_function,
+    .sub = body_sub,
+    .div = body_div,
+    .minimum = body_minimum,
+    .maximum = body_maximum,
+    .pow = body_pow,
+    .eq = body_eq,
+    .ne = body_ne,
+    .lt = body_lt,
+    .le = body_le,
     .accumulate = body_accumulate,
     .add_product = body_add_product,
     .add_moments = body_add_moments,
