@@ -345,11 +345,54 @@ MN_API mn_tensor *mn_dropout(mn_tensor *x, double p, bool training);
 
 /* -- element by element -- */
 
-/* y = a + b and y = a * b, element by element with broadcasting. */
+/* y = a + b, a - b, a * b, a / b and a^b, element by element with broadcasting. Division and powers
+ * take floating operands only: cast integers first. Gradients of a^b at the borders as PyTorch's: 0
+ * in a where b = 0, and in b where a = 0 and b >= 0. */
 MN_API mn_tensor *mn_add(mn_tensor *a, mn_tensor *b);
+MN_API mn_tensor *mn_sub(mn_tensor *a, mn_tensor *b);
 MN_API mn_tensor *mn_mul(mn_tensor *a, mn_tensor *b);
+MN_API mn_tensor *mn_div(mn_tensor *a, mn_tensor *b);
+MN_API mn_tensor *mn_pow(mn_tensor *a, mn_tensor *b);
+/* The smaller and the larger of a and b, with broadcasting; NaN if one of them is. Where they are
+ * equal each gets half of the gradient. */
+MN_API mn_tensor *mn_minimum(mn_tensor *a, mn_tensor *b);
+MN_API mn_tensor *mn_maximum(mn_tensor *a, mn_tensor *b);
+/* y = 1 where a = b (or !=, <, <=, >, >=), else 0, as u8, with broadcasting; operands are promoted
+ * first. With NaN only != holds. No gradient. */
+MN_API mn_tensor *mn_eq(mn_tensor *a, mn_tensor *b);
+MN_API mn_tensor *mn_ne(mn_tensor *a, mn_tensor *b);
+MN_API mn_tensor *mn_lt(mn_tensor *a, mn_tensor *b);
+MN_API mn_tensor *mn_le(mn_tensor *a, mn_tensor *b);
+MN_API mn_tensor *mn_gt(mn_tensor *a, mn_tensor *b);
+MN_API mn_tensor *mn_ge(mn_tensor *a, mn_tensor *b);
+/* y = a where condition (u8) is not 0, else b; all three broadcast. What is not chosen, NaN as
+ * well, has no effect and gets gradient 0. */
+MN_API mn_tensor *mn_where(mn_tensor *condition, mn_tensor *a, mn_tensor *b);
 /* y = max(x, 0); NaN stays NaN; the gradient at 0 is 0. */
 MN_API mn_tensor *mn_relu(mn_tensor *x);
+/* y = x <= 0 ? slope x : x, and y = min(max(x, low), high), where infinite bounds bind nothing;
+ * NaN stays NaN. Clamping passes the gradient where low <= x <= high. */
+MN_API mn_tensor *mn_leaky_relu(mn_tensor *x, double slope);
+MN_API mn_tensor *mn_clamp(mn_tensor *x, double low, double high);
+/* y = -x, |x| (gradient 0 at 0), x + s, x s, and x^exponent (without a gradient for exponent 0).
+ * These and all that follow take floating x only. */
+MN_API mn_tensor *mn_neg(mn_tensor *x);
+MN_API mn_tensor *mn_abs(mn_tensor *x);
+MN_API mn_tensor *mn_add_scalar(mn_tensor *x, double s);
+MN_API mn_tensor *mn_mul_scalar(mn_tensor *x, double s);
+MN_API mn_tensor *mn_pow_scalar(mn_tensor *x, double exponent);
+/* y = e^x, log x (natural), sqrt(x), 1 / sqrt(x). */
+MN_API mn_tensor *mn_exp(mn_tensor *x);
+MN_API mn_tensor *mn_log(mn_tensor *x);
+MN_API mn_tensor *mn_sqrt(mn_tensor *x);
+MN_API mn_tensor *mn_rsqrt(mn_tensor *x);
+/* y = tanh x, sigmoid(x) = 1 / (1 + e^-x), x sigmoid(x), and x Phi(x), Phi(x) =
+ * (1 + erf(x / sqrt(2))) / 2: GELU, exact (Hendrycks and Gimpel, arXiv 1606.08415). The last two
+ * are NaN at minus infinity, as PyTorch's. */
+MN_API mn_tensor *mn_tanh(mn_tensor *x);
+MN_API mn_tensor *mn_sigmoid(mn_tensor *x);
+MN_API mn_tensor *mn_silu(mn_tensor *x);
+MN_API mn_tensor *mn_gelu(mn_tensor *x);
 /* -- products and convolution -- */
 
 /* y = a b for a [..., M, K] and b [..., K, N]; leading axes broadcast. 16-bit products accumulate

@@ -1,38 +1,197 @@
 /* ops/api_math.c: public functions of elementwise ops, products and reductions. */
 #include "ops/internal.h"
 
+#include <math.h>
+
 /* ---- elementwise ----------------------------------------------------------------------------- */
 
-/* Both inputs in the dtype that they promote to. */
-static mn_tensor *promoted(mn_op_id id, mn_tensor *a, mn_tensor *b)
+/* Casts a and b to the dtype that they promote to; false on failure. */
+static bool promote(mn_tensor *pair[2])
+{
+    const mn_view left = mn_tensor_as_view(pair[0]), right = mn_tensor_as_view(pair[1]);
+    const mn_dtype dtype = mn_promote(&left, &right);
+    for (int i = 0; i < 2 && pair[i]; i++) {
+        if (pair[i]->dtype != dtype)
+            pair[i] = mn_cast(pair[i], dtype);
+    }
+    return pair[0] && pair[1];
+}
+
+static mn_tensor *binary(mn_op_id id, mn_tensor *a, mn_tensor *b, const void *attributes)
 {
     mn_tensor *inputs[2] = {a, b};
-    if (!mn_enter(id, inputs, 2, 2))
+    if (!mn_enter(id, inputs, 2, 2) || !promote(inputs))
         return NULL;
-    const mn_view left = mn_tensor_as_view(a), right = mn_tensor_as_view(b);
-    mn_dtype dtype = mn_promote(&left, &right);
-    for (int i = 0; i < 2; i++) {
-        if (inputs[i]->dtype != dtype)
-            inputs[i] = mn_cast(inputs[i], dtype);
-        if (!inputs[i])
-            return NULL;
-    }
-    return mn_apply1(id, inputs, 2, NULL);
+    return mn_apply1(id, inputs, 2, attributes);
+}
+
+static mn_tensor *compare(mn_tensor *a, mn_tensor *b, mn_comparison comparison)
+{
+    const mn_compare_attributes attributes = {.comparison = comparison};
+    return binary(MN_OP_compare, a, b, &attributes);
+}
+
+static mn_tensor *function(mn_op_id id, mn_tensor *x, double a, double b)
+{
+    const mn_function_attributes attributes = {.function = id, .a = a, .b = b};
+    return mn_apply1(id, &x, 1, &attributes);
 }
 
 mn_tensor *mn_add(mn_tensor *a, mn_tensor *b)
 {
-    return promoted(MN_OP_add, a, b);
+    return binary(MN_OP_add, a, b, NULL);
+}
+
+mn_tensor *mn_sub(mn_tensor *a, mn_tensor *b)
+{
+    return binary(MN_OP_sub, a, b, NULL);
 }
 
 mn_tensor *mn_mul(mn_tensor *a, mn_tensor *b)
 {
-    return promoted(MN_OP_mul, a, b);
+    return binary(MN_OP_mul, a, b, NULL);
+}
+
+mn_tensor *mn_div(mn_tensor *a, mn_tensor *b)
+{
+    return binary(MN_OP_div, a, b, NULL);
+}
+
+mn_tensor *mn_pow(mn_tensor *a, mn_tensor *b)
+{
+    return binary(MN_OP_pow, a, b, NULL);
+}
+
+mn_tensor *mn_minimum(mn_tensor *a, mn_tensor *b)
+{
+    return binary(MN_OP_minimum, a, b, NULL);
+}
+
+mn_tensor *mn_maximum(mn_tensor *a, mn_tensor *b)
+{
+    return binary(MN_OP_maximum, a, b, NULL);
+}
+
+mn_tensor *mn_eq(mn_tensor *a, mn_tensor *b)
+{
+    return compare(a, b, MN_EQ);
+}
+
+mn_tensor *mn_ne(mn_tensor *a, mn_tensor *b)
+{
+    return compare(a, b, MN_NE);
+}
+
+mn_tensor *mn_lt(mn_tensor *a, mn_tensor *b)
+{
+    return compare(a, b, MN_LT);
+}
+
+mn_tensor *mn_le(mn_tensor *a, mn_tensor *b)
+{
+    return compare(a, b, MN_LE);
+}
+
+mn_tensor *mn_gt(mn_tensor *a, mn_tensor *b)
+{
+    return compare(a, b, MN_GT);
+}
+
+mn_tensor *mn_ge(mn_tensor *a, mn_tensor *b)
+{
+    return compare(a, b, MN_GE);
+}
+
+mn_tensor *mn_where(mn_tensor *condition, mn_tensor *a, mn_tensor *b)
+{
+    mn_tensor *inputs[3] = {condition, a, b};
+    if (!mn_enter(MN_OP_where, inputs, 3, 3) || !promote(inputs + 1))
+        return NULL;
+    return mn_apply1(MN_OP_where, inputs, 3, NULL);
 }
 
 mn_tensor *mn_relu(mn_tensor *x)
 {
     return mn_apply1(MN_OP_relu, &x, 1, NULL);
+}
+
+mn_tensor *mn_abs(mn_tensor *x)
+{
+    return function(MN_OP_abs, x, 0, 0);
+}
+
+mn_tensor *mn_exp(mn_tensor *x)
+{
+    return function(MN_OP_exp, x, 0, 0);
+}
+
+mn_tensor *mn_log(mn_tensor *x)
+{
+    return function(MN_OP_log, x, 0, 0);
+}
+
+mn_tensor *mn_sqrt(mn_tensor *x)
+{
+    return function(MN_OP_sqrt, x, 0, 0);
+}
+
+mn_tensor *mn_rsqrt(mn_tensor *x)
+{
+    return function(MN_OP_rsqrt, x, 0, 0);
+}
+
+mn_tensor *mn_tanh(mn_tensor *x)
+{
+    return function(MN_OP_tanh, x, 0, 0);
+}
+
+mn_tensor *mn_sigmoid(mn_tensor *x)
+{
+    return function(MN_OP_sigmoid, x, 0, 0);
+}
+
+mn_tensor *mn_silu(mn_tensor *x)
+{
+    return function(MN_OP_silu, x, 0, 0);
+}
+
+mn_tensor *mn_gelu(mn_tensor *x)
+{
+    return function(MN_OP_gelu, x, 0, 0);
+}
+
+mn_tensor *mn_leaky_relu(mn_tensor *x, double slope)
+{
+    return function(MN_OP_leaky_relu, x, slope, 0);
+}
+
+mn_tensor *mn_clamp(mn_tensor *x, double low, double high)
+{
+    mn_context *context = mn_enter(MN_OP_clamp, &x, 1, 1);
+    if (context && (isnan(low) || isnan(high)))
+        mn_fail(context, MN_ERR_ARGUMENT, "clamp: a bound is NaN");
+    return function(MN_OP_clamp, x, low, high);
+}
+
+mn_tensor *mn_pow_scalar(mn_tensor *x, double exponent)
+{
+    return function(MN_OP_pow_scalar, x, exponent, 0);
+}
+
+mn_tensor *mn_add_scalar(mn_tensor *x, double s)
+{
+    return function(MN_OP_affine, x, 1, s);
+}
+
+/* Adding -0 keeps the sign of a zero. */
+mn_tensor *mn_mul_scalar(mn_tensor *x, double s)
+{
+    return function(MN_OP_affine, x, s, -0.0);
+}
+
+mn_tensor *mn_neg(mn_tensor *x)
+{
+    return mn_mul_scalar(x, -1);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */

@@ -126,12 +126,10 @@ mn_status mn_backward_relu(mn_backward_call *call)
     return give_binary(call, 0, MN_OP_relu_backward, call->out[0]);
 }
 
-/* relu_backward is linear in g with the same mask; its slope along y is zero. */
+/* relu_backward is linear in g with the same mask, which does not change with y. */
 mn_status mn_backward_relu_backward(mn_backward_call *call)
 {
-    if (!call->needs[0])
-        return MN_OK;
-    return give_binary(call, 0, MN_OP_relu_backward, call->in[1]);
+    return call->needs[0] ? give_binary(call, 0, MN_OP_relu_backward, call->in[1]) : MN_OK;
 }
 
 /* ---- products -------------------------------------------------------------------------------- */

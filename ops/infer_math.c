@@ -1,19 +1,66 @@
 /* ops/infer_math.c: shape rules of elementwise ops and matrix products. */
 #include "ops/internal.h"
 
+/* The shape that a and b broadcast to, in *y. */
+static mn_status meet(mn_infer *infer, const mn_view *a, const mn_view *b, mn_view *y)
+{
+    if (mn_broadcast(a, b, &y->ndim, y->shape))
+        return MN_OK;
+    return mn_infer_error(infer, MN_ERR_SHAPE,
+                          "shapes %s and %s do not broadcast: counted from the last axis, extents "
+                          "must be equal or 1",
+                          mn_shape_text(a->ndim, a->shape, (mn_shape_buffer){0}),
+                          mn_shape_text(b->ndim, b->shape, (mn_shape_buffer){0}));
+}
+
+static mn_status binary(mn_infer *infer, mn_dtype dtype)
+{
+    mn_view y;
+    MN_TRY(mn_need_same_dtype(infer, 1, 0));
+    MN_TRY(meet(infer, &infer->in[0], &infer->in[1], &y));
+    mn_output(infer, 0, dtype, y.ndim, y.shape);
+    return MN_OK;
+}
+
 mn_status mn_infer_binary(mn_infer *infer)
 {
-    const mn_view *a = &infer->in[0], *b = &infer->in[1];
-    int64_t shape[MN_MAX_DIMS];
-    int ndim;
-    MN_TRY(mn_need_same_dtype(infer, 1, 0));
-    if (!mn_broadcast(a, b, &ndim, shape))
-        return mn_infer_error(infer, MN_ERR_SHAPE,
-                              "shapes %s and %s do not broadcast: counted from the last axis, "
-                              "extents must be equal or 1",
-                              mn_shape_text(a->ndim, a->shape, (mn_shape_buffer){0}),
-                              mn_shape_text(b->ndim, b->shape, (mn_shape_buffer){0}));
-    mn_output(infer, 0, a->dtype, ndim, shape);
+    return binary(infer, infer->in[0].dtype);
+}
+
+mn_status mn_infer_binary_float(mn_infer *infer)
+{
+    MN_TRY(mn_need_float(infer, 0, "a"));
+    return binary(infer, infer->in[0].dtype);
+}
+
+mn_status mn_infer_compare(mn_infer *infer)
+{
+    return binary(infer, MN_U8);
+}
+
+mn_status mn_infer_where(mn_infer *infer)
+{
+    const mn_view *a = &infer->in[1], *b = &infer->in[2];
+    mn_view y = infer->in[0];
+    MN_TRY(mn_need_dtype(infer, 0, "the condition", MN_U8));
+    if (!a->present && !b->present)
+        return mn_infer_error(infer, MN_ERR_ARGUMENT, "neither a nor b is given");
+    if (a->present && b->present)
+        MN_TRY(mn_need_same_dtype(infer, 2, 1));
+    for (int i = 1; i < 3; i++) {
+        const mn_view condition = y;
+        if (infer->in[i].present)
+            MN_TRY(meet(infer, &condition, &infer->in[i], &y));
+    }
+    mn_output(infer, 0, a->present ? a->dtype : b->dtype, y.ndim, y.shape);
+    return MN_OK;
+}
+
+/* Of the unary functions. */
+mn_status mn_infer_function(mn_infer *infer)
+{
+    MN_TRY(mn_need_float(infer, 0, "the input"));
+    mn_output_like(infer, 0, 0);
     return MN_OK;
 }
 

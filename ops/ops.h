@@ -83,6 +83,15 @@ typedef struct mn_cast_attributes { /* cast */
 typedef struct mn_value_attributes { /* fill */
     double value;
 } mn_value_attributes;
+typedef struct mn_function_attributes { /* unary functions, unary_backward */
+    int64_t function;                   /* the mn_op_id of the function */
+    int64_t order;                      /* 0: its value; else that derivative, times g */
+    double a, b; /* affine: scale, shift; leaky_relu: slope; clamp: bounds; pow_scalar: exponent */
+} mn_function_attributes;
+typedef enum mn_comparison { MN_EQ, MN_NE, MN_LT, MN_LE, MN_GT, MN_GE } mn_comparison;
+typedef struct mn_compare_attributes {
+    int64_t comparison; /* mn_comparison */
+} mn_compare_attributes;
 typedef struct mn_permute_attributes {
     int64_t axes[MN_MAX_DIMS];
 } mn_permute_attributes;

@@ -4,6 +4,7 @@
 /* What the words in ops.def's columns stand for. */
 #define BIT(dtype)  (1u << (dtype))
 #define BITS_NONE   0
+#define BITS_U8     BIT(MN_U8)
 #define BITS_F32    BIT(MN_F32)
 #define BITS_F64    BIT(MN_F64)
 #define BITS_WIDE   (BITS_F32 | BITS_F64)

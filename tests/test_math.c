@@ -32,8 +32,8 @@ static uint64_t sample_step(void)
     return slow && slow[0] == '1' && slow[1] == '\0' ? 1 : 211;
 }
 
-static void check_accuracy(const char *name, float (*got)(float), double (*exact)(double),
-                           double bound)
+static void check_accuracy(const char *name, double bound, float (*got)(float),
+                           double (*exact)(double))
 {
     const uint64_t step = sample_step();
     double worst = 0;
@@ -49,11 +49,38 @@ static void check_accuracy(const char *name, float (*got)(float), double (*exact
     ck_assert_msg(worst <= bound, "%s is off by %g ulp at %a", name, worst, (double)where);
 }
 
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
 START_TEST(accuracy)
 {
-    check_accuracy("expf", mn_expf, exp, MAX_ULP);
-    check_accuracy("logf", mn_logf, log, MAX_ULP);
-    check_accuracy("log1pf", mn_log1pf, log1p, MAX_ULP_LOG1P);
+    check_accuracy("expf", MAX_ULP, mn_expf, exp);
+    check_accuracy("logf", MAX_ULP, mn_logf, log);
+    check_accuracy("log1pf", MAX_ULP_LOG1P, mn_log1pf, log1p);
+    check_accuracy("sigmoidf", 2.5, mn_sigmoidf, sigmoid);
+    check_accuracy("tanhf", 1.5, mn_tanhf, tanh);
+    check_accuracy("erff", 1.5, mn_erff, erf);
+}
+END_TEST
+
+/* Bases and exponents of all signs and sizes, denser around where results are finite. */
+START_TEST(pow_accuracy)
+{
+    const uint32_t step = sample_step() == 1 ? 10007 : 1000003;
+    for (uint64_t i = 0; i < UINT64_C(1) << 32; i += step) {
+        const uint32_t mixed = (uint32_t)i * 2654435761U;
+        const float x = mn_f32_from_bits((uint32_t)i);
+        const float log2x = x > 0 && isfinite(x) ? log2f(x) : 1;
+        const float exponents[] = {mn_f32_from_bits(mixed), (float)(mixed % 41) - 20.0F,
+                                   ((float)(mixed % 307) - 153.0F) / (log2x == 0 ? 1 : log2x)};
+        for (int k = 0; k < 3; k++) {
+            const float y = exponents[k];
+            const double d = distance(pow((double)x, (double)y), mn_powf(x, y));
+            ck_assert_msg(d <= 0.51, "pow is off by %g ulp at %a, %a", d, (double)x, (double)y);
+        }
+    }
 }
 END_TEST
 
@@ -109,6 +136,56 @@ START_TEST(log1p_special)
     check_value(mn_log1pf(-1.5F), NAN);
     check_value(mn_log1pf(NAN), NAN);
     check_value(mn_log1pf(0x1p-149F), 0x1p-149F);
+}
+END_TEST
+
+/* What functions of x do at values where nothing is rounded, and their signs of zero. */
+START_TEST(other_special)
+{
+    static const float tiny = 1e-45F;
+    check_value(mn_sigmoidf(0.0F), 0.5F);
+    check_value(mn_sigmoidf(INFINITY), 1.0F);
+    check_value(mn_sigmoidf(-INFINITY), 0.0F);
+    check_value(mn_sigmoidf(FLT_MAX), 1.0F);
+    check_value(mn_sigmoidf(-FLT_MAX), 0.0F);
+    check_value(mn_sigmoidf(NAN), NAN);
+    static float (*const odd[])(float) = {mn_tanhf, mn_erff};
+    for (int i = 0; i < 2; i++) {
+        check_value(odd[i](0.0F), 0.0F);
+        check_value(odd[i](-0.0F), -0.0F);
+        check_value(odd[i](tiny), tiny);
+        check_value(odd[i](-tiny), -tiny);
+        check_value(odd[i](INFINITY), 1.0F);
+        check_value(odd[i](-INFINITY), -1.0F);
+        check_value(odd[i](FLT_MAX), 1.0F);
+        check_value(odd[i](-FLT_MAX), -1.0F);
+        check_value(odd[i](NAN), NAN);
+        check_value(odd[i](-NAN), NAN);
+    }
+}
+END_TEST
+
+/* Every pair of special values against C's. */
+START_TEST(pow_special)
+{
+    static const float values[] = {0.0F,          1.0F,           0.5F,    2.0F,    3.0F,
+                                   1.5F,          1e-45F,         1e38F,   FLT_MAX, INFINITY,
+                                   NAN,           0x1.fffffep-1F, 8388607, 0x1p24F, 16777215,
+                                   0x1.000002p0F, 4194303.5F};
+    enum { COUNT = sizeof values / sizeof *values };
+    for (int i = 0; i < 2 * COUNT; i++) {
+        for (int j = 0; j < 2 * COUNT; j++) {
+            const float x = i < COUNT ? values[i] : -values[i - COUNT];
+            const float y = j < COUNT ? values[j] : -values[j - COUNT];
+            const float want = powf(x, y), got = mn_powf(x, y);
+            if (isfinite(want) && want != 0 && fabsf(want) != 1)
+                ck_assert(distance(pow((double)x, (double)y), got) <= 0.51);
+            else
+                ck_assert_msg(isnan(want) ? isnan(got) : mn_f32_bits(got) == mn_f32_bits(want),
+                              "%a ^ %a is %a, not %a", (double)x, (double)y, (double)got,
+                              (double)want);
+        }
+    }
 }
 END_TEST
 
@@ -234,9 +311,12 @@ int main(void)
     Suite *suite = suite_create("math");
     TCase *tests = tcase_create("math");
     tcase_add_test(tests, accuracy);
+    tcase_add_test(tests, pow_accuracy);
     tcase_add_test(tests, exp_special);
     tcase_add_test(tests, log_special);
     tcase_add_test(tests, log1p_special);
+    tcase_add_test(tests, other_special);
+    tcase_add_test(tests, pow_special);
     tcase_add_test(tests, nan_payloads);
     tcase_add_test(tests, relu);
     tcase_add_test(tests, finiteness);

@@ -209,9 +209,10 @@ START_TEST(integer_dtypes)
     for (int d = 0; d < MN_DTYPE_COUNT; d++) {
         mn_tensor *x = mn_test_vector(ctx, (mn_dtype)d, 3, 1);
         mn_tensor *const two[2] = {x, x};
-        static const mn_op_id ids[] = {MN_OP_add,  MN_OP_mul,     MN_OP_relu,
-                                       MN_OP_dot,  MN_OP_softmax, MN_OP_sum,
-                                       MN_OP_mean, MN_OP_argmax,  MN_OP_copy};
+        static const mn_op_id ids[] = {MN_OP_add,     MN_OP_mul,    MN_OP_relu,    MN_OP_sub,
+                                       MN_OP_div,     MN_OP_pow,    MN_OP_abs,     MN_OP_maximum,
+                                       MN_OP_compare, MN_OP_dot,    MN_OP_softmax, MN_OP_sum,
+                                       MN_OP_mean,    MN_OP_argmax, MN_OP_copy};
         for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
             mn_op_info info;
             mn_tensor *y = mn_dispatch1(ctx, ids[i], two, mn_ops[ids[i]].min_inputs, NULL);

@@ -7,6 +7,7 @@
 #include "core/math.h"
 #include "core/philox.h"
 #include "ops/cpu/bodies_loss.h"
+#include "ops/cpu/bodies_elementwise.h"
 #include "ops/cpu/body_table.h"
 
 #include <math.h>
@@ -491,6 +492,16 @@ const mn_bodies MN_BODIES = {
     .mul = body_mul,
     .add_scalar = body_add_scalar,
     .mul_scalar = body_mul_scalar,
+    .function = body_function,
+    .sub = body_sub,
+    .div = body_div,
+    .minimum = body_minimum,
+    .maximum = body_maximum,
+    .pow = body_pow,
+    .eq = body_eq,
+    .ne = body_ne,
+    .lt = body_lt,
+    .le = body_le,
     .accumulate = body_accumulate,
     .add_scaled = body_add_scaled,
     .add_product = body_add_product,

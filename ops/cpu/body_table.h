@@ -4,6 +4,8 @@
 #ifndef MN_OPS_CPU_BODY_TABLE_H
 #define MN_OPS_CPU_BODY_TABLE_H
 
+#include "ops/ops.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -49,6 +51,19 @@ typedef struct mn_bodies {
     void (*mul)(size_t n, const float *a, const float *b, float *y);
     void (*add_scalar)(size_t n, const float *a, float b, float *y);
     void (*mul_scalar)(size_t n, const float *a, float b, float *y);
+    /* A unary op, or its derivatives in s, times g, by f->order. */
+    void (*function)(size_t n, const mn_function_attributes *f, const float *g, const float *s,
+                     float *y);
+    void (*sub)(size_t n, const float *a, const float *b, float *y);
+    void (*div)(size_t n, const float *a, const float *b, float *y);
+    void (*minimum)(size_t n, const float *a, const float *b, float *y);
+    void (*maximum)(size_t n, const float *a, const float *b, float *y);
+    void (*pow)(size_t n, const float *a, const float *b, float *y);
+    /* 1 where it holds, else 0. */
+    void (*eq)(size_t n, const float *a, const float *b, float *y);
+    void (*ne)(size_t n, const float *a, const float *b, float *y);
+    void (*lt)(size_t n, const float *a, const float *b, float *y);
+    void (*le)(size_t n, const float *a, const float *b, float *y);
     void (*accumulate)(size_t n, float *sum, const float *x); /* sum += x; x may be sum */
     void (*add_scaled)(size_t n, const float *x, float factor, float *sum); /* sum += factor x */
 

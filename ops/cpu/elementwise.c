@@ -7,20 +7,26 @@ typedef struct broadcast {
     const mn_call *call;
     const mn_view *x[2], *y;
     mn_walk walk;
+    bool swapped; /* x[0] is the op's second operand */
     void (*both)(size_t n, const float *a, const float *b, float *y); /* NULL: factor for x[1] */
-    void (*scalar)(size_t n, const float *a, float b, float *y);
+    void (*scalar)(size_t n, const float *a, float b, float *y);      /* NULL: x[1] is filled in */
     float factor;
 } broadcast;
 
-/* n elements of the first operand, also if it repeats one. */
-static const float *load_first(const broadcast *b, int64_t start, int64_t n, float *row)
+/* n elements of operand k, also if it repeats one. */
+static const float *load(const broadcast *b, int k, int64_t start, int64_t n, float *row)
 {
-    if (b->walk.step[0][b->walk.ndim - 1] != 0)
-        return mn_row_load(b->call, b->x[0], start, n, row);
-    const float value = *mn_row_load(b->call, b->x[0], start, 1, row);
+    if (b->walk.step[k][b->walk.ndim - 1] != 0)
+        return mn_row_load(b->call, b->x[k], start, n, row);
+    const float value = *mn_row_load(b->call, b->x[k], start, 1, row);
     for (int64_t i = 0; i < n; i++)
         row[i] = value;
     return row;
+}
+
+static void apply(const broadcast *b, int64_t n, const float *x0, const float *x1, float *y)
+{
+    b->both((size_t)n, b->swapped ? x1 : x0, b->swapped ? x0 : x1, y);
 }
 
 /* n results from y_start on, within one row. */
@@ -28,15 +34,15 @@ static void combine(const broadcast *b, const int64_t start[2], int64_t y_start,
 {
     float row[2][MN_BLOCK], result[MN_BLOCK];
     float *to = mn_row_place(b->y, y_start, result);
-    const float *first = load_first(b, start[0], n, row[0]);
+    const float *first = load(b, 0, start[0], n, row[0]);
     if (!b->both)
         b->scalar((size_t)n, first, b->factor, to);
-    else if (b->walk.step[1][b->walk.ndim - 1] == 0)
+    else if (b->scalar && b->walk.step[1][b->walk.ndim - 1] == 0)
         b->scalar((size_t)n, first, *mn_row_load(b->call, b->x[1], start[1], 1, row[1]), to);
     else if (b->x[1] == b->x[0])
         b->both((size_t)n, first, first, to);
     else
-        b->both((size_t)n, first, mn_row_load(b->call, b->x[1], start[1], n, row[1]), to);
+        apply(b, n, first, load(b, 1, start[1], n, row[1]), to);
     mn_row_store(b->call, b->y, y_start, n, to);
 }
 
@@ -76,7 +82,7 @@ static void run_repeated(const void *arg, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i += width) {
         const int64_t n = mn_min(end - i, width);
         float *to = mn_row_place(b->y, i, y);
-        b->both((size_t)n, mn_row_load(b->call, b->x[0], i, n, a), table, to);
+        apply(b, n, mn_row_load(b->call, b->x[0], i, n, a), table, to);
         mn_row_store(b->call, b->y, i, n, to);
     }
 }
@@ -88,9 +94,10 @@ static void run(broadcast b)
     b.walk = mn_walk_make(b.y, b.x[0], b.x[1]);
     const int last = b.walk.ndim - 1;
     if (b.both && (b.walk.step[0][last] == 0 || is_repeated_row(&b.walk, 0))) {
-        /* The ops commute: what repeats comes second. */
+        b.swapped = !b.swapped; /* what repeats comes second */
+        const mn_view *first = b.x[0];
         b.x[0] = b.x[1];
-        b.x[1] = &b.call->in[0];
+        b.x[1] = first;
         b.walk = mn_walk_make(b.y, b.x[0], b.x[1]);
     }
     if (!is_repeated_row(&b.walk, 1)) {
@@ -122,6 +129,56 @@ void mn_cpu_mul(const mn_call *call)
     run_binary(call, mn_bodies_of(call)->mul, mn_bodies_of(call)->mul_scalar);
 }
 
+void mn_cpu_sub(const mn_call *call)
+{
+    run_binary(call, mn_bodies_of(call)->sub, NULL);
+}
+
+void mn_cpu_div(const mn_call *call)
+{
+    run_binary(call, mn_bodies_of(call)->div, NULL);
+}
+
+void mn_cpu_pow(const mn_call *call)
+{
+    run_binary(call, mn_bodies_of(call)->pow, NULL);
+}
+
+void mn_cpu_minimum(const mn_call *call)
+{
+    run_binary(call, mn_bodies_of(call)->minimum, NULL);
+}
+
+void mn_cpu_maximum(const mn_call *call)
+{
+    run_binary(call, mn_bodies_of(call)->maximum, NULL);
+}
+
+/* a > b is b < a. */
+void mn_cpu_compare(const mn_call *call)
+{
+    const mn_compare_attributes *a = (const void *)call->attributes.bytes;
+    const mn_bodies *bodies = mn_bodies_of(call);
+    const bool swapped = a->comparison == MN_GT || a->comparison == MN_GE;
+    broadcast b = {
+        .call = call, .x = {&call->in[swapped], &call->in[!swapped]}, .y = &call->out[0]};
+    switch (a->comparison) {
+    case MN_EQ:
+        b.both = bodies->eq;
+        break;
+    case MN_NE:
+        b.both = bodies->ne;
+        break;
+    case MN_LT:
+    case MN_GT:
+        b.both = bodies->lt;
+        break;
+    default:
+        b.both = bodies->le;
+    }
+    run(b);
+}
+
 /* Also of relu, which is this with g = y = x. */
 void mn_cpu_relu_backward(const mn_call *call)
 {
@@ -141,6 +198,100 @@ void mn_cpu_expand(const mn_call *call)
 {
     const mn_shape_attributes *a = (const void *)call->attributes.bytes;
     mn_run_expand(call, &call->in[0], &call->out[0], a->scale);
+}
+
+/* ---- where ------------------------------------------------------------------------------------
+ */
+
+/* Inlined with `size`, of an element, a constant. */
+static inline __attribute__((always_inline)) void
+select(size_t size, int64_t n, const char *const x[3], const int64_t step[3], char *y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const int k = x[0][i * step[0]] ? 1 : 2;
+        memcpy(y + (size_t)i * size, x[k] + (size_t)(i * step[k]) * size, size);
+    }
+}
+
+typedef struct selection {
+    const mn_call *call;
+    int ndim;
+    int64_t shape[MN_MAX_DIMS], step[3][MN_MAX_DIMS];
+} selection;
+
+static void select_row(const selection *s, int64_t row, int64_t column, int64_t n, char *y)
+{
+    static const int64_t zero;
+    const size_t size = mn_dtype_size(s->call->out[0].dtype);
+    const char *x[3];
+    int64_t step[3];
+    for (int k = 0; k < 3; k++) {
+        const mn_view *view = &s->call->in[k];
+        step[k] = view->present ? s->step[k][s->ndim - 1] : 0;
+        x[k] = (const char *)&zero;
+        if (view->present)
+            x[k] = mn_element(view,
+                              mn_offset(row, s->ndim - 1, s->shape, s->step[k]) + column * step[k]);
+    }
+    if (size == 2)
+        select(2, n, x, step, y);
+    else if (size == 4)
+        select(4, n, x, step, y);
+    else if (size == 8)
+        select(8, n, x, step, y);
+    else
+        select(1, n, x, step, y);
+}
+
+static void run_select(const void *arg, int64_t begin, int64_t end)
+{
+    const selection *s = arg;
+    const int64_t length = s->shape[s->ndim - 1];
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = mn_min(length - i % length, end - i);
+        select_row(s, i / length, i % length, n, mn_element(&s->call->out[0], i));
+    }
+}
+
+/* Moves elements of any dtype; operands that need no broadcasting are one row. */
+void mn_cpu_where(const mn_call *call)
+{
+    const mn_view *y = &call->out[0];
+    selection s = {.call = call, .ndim = 1, .shape = {y->numel}, .step = {{1}, {1}, {1}}};
+    bool stretched = false;
+    for (int k = 0; k < 3; k++)
+        stretched = stretched || (call->in[k].present && call->in[k].numel != y->numel);
+    for (int k = 0; k < 3 && stretched; k++)
+        mn_steps(&call->in[k], y->ndim, s.step[k]);
+    if (stretched) {
+        s.ndim = y->ndim;
+        memcpy(s.shape, y->shape, sizeof s.shape);
+    }
+    mn_run_ranges(call, y->numel, MN_CHUNK, run_select, &s);
+}
+
+/* ---- functions of one operand ---------------------------------------------------------------- */
+
+static void run_function(const void *arg, int64_t begin, int64_t end)
+{
+    const mn_call *call = arg;
+    const mn_function_attributes *f = (const void *)call->attributes.bytes;
+    const mn_view *of = &call->in[call->input_count - 1], *to = &call->out[0];
+    float g[MN_BLOCK], s[MN_BLOCK], y[MN_BLOCK];
+    for (int64_t i = begin; i < end; i += MN_BLOCK) {
+        const int64_t n = mn_min(end - i, MN_BLOCK);
+        const float *gradient = f->order > 0 ? mn_row_load(call, &call->in[0], i, n, g) : NULL;
+        float *result = mn_row_place(to, i, y);
+        mn_bodies_of(call)->function((size_t)n, f, gradient, mn_row_load(call, of, i, n, s),
+                                     result);
+        mn_row_store(call, to, i, n, result);
+    }
+}
+
+/* Of the unary functions and, of inputs g and s, of their derivatives. */
+void mn_cpu_function(const mn_call *call)
+{
+    mn_run_ranges(call, call->out[0].numel, MN_CHUNK, run_function, call);
 }
 
 /* ---- in place -------------------------------------------------------------------------------- */

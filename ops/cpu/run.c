@@ -45,8 +45,12 @@ void mn_row_store(const mn_call *call, const mn_view *view, int64_t start, int64
                   const float *row)
 {
     void *to = mn_element(view, start);
-    if (to != row)
+    if (view->dtype == MN_U8) {
+        for (int64_t i = 0; i < n; i++)
+            ((uint8_t *)to)[i] = (uint8_t)row[i];
+    } else if (to != row) {
         call->cpu->converters[view->dtype].from_f32((size_t)n, row, to);
+    }
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------- */

@@ -42,7 +42,7 @@ void *mn_element(const mn_view *view, int64_t index);
 const float *mn_row_load(const mn_call *call, const mn_view *view, int64_t start, int64_t n,
                          float *scratch);
 /* Where to make results for `start` on: their place if they are f32, else scratch. store narrows n
- * of them to their place, unless they are there. */
+ * of them to their place (f16, bf16, or whole numbers to u8), unless they are there. */
 float *mn_row_place(const mn_view *view, int64_t start, float *scratch);
 void mn_row_store(const mn_call *call, const mn_view *view, int64_t start, int64_t n,
                   const float *row);

@@ -1,6 +1,8 @@
 /* Reference kernels of ops that work element by element, rearrange, repeat or gather elements. */
 #include "ops/reference/reference.h"
 
+#include <math.h>
+
 /* y = x; the caller's narrowing is the cast. */
 void mn_ref_cast(const mn_call *call, double *const in[], double *const out[])
 {
@@ -59,8 +61,9 @@ void mn_ref_reduce_to(const mn_call *call, double *const in[], double *const out
         out[0][mn_offset(i, x->ndim, x->shape, step)] += in[0][i];
 }
 
-/* Brings both inputs to the elements of y: y[i] = a[i] b[i] for product, else a[i] + b[i]. */
-static void combine(const mn_call *call, double *const in[], double *y, bool product)
+/* Brings both inputs to the elements of y and applies f to them. */
+static void combine(const mn_call *call, double *const in[], double *y,
+                    double (*f)(int64_t kind, double a, double b), int64_t kind)
 {
     const mn_view *view = &call->out[0];
     int64_t a_step[MN_MAX_DIMS], b_step[MN_MAX_DIMS];
@@ -69,18 +72,100 @@ static void combine(const mn_call *call, double *const in[], double *y, bool pro
     for (int64_t i = 0; i < view->numel; i++) {
         const double a = in[0][mn_offset(i, view->ndim, view->shape, a_step)];
         const double b = in[1][mn_offset(i, view->ndim, view->shape, b_step)];
-        y[i] = product ? a * b : a + b;
+        y[i] = f(kind, a, b);
+    }
+}
+
+static double arithmetic(int64_t op, double a, double b)
+{
+    switch (op) {
+    case MN_OP_add:
+        return a + b;
+    case MN_OP_sub:
+        return a - b;
+    case MN_OP_mul:
+        return a * b;
+    case MN_OP_div:
+        return a / b;
+    case MN_OP_minimum:
+        return a < b || a != a ? a : b;
+    case MN_OP_maximum:
+        return a > b || a != a ? a : b;
+    default:
+        return pow(a, b);
     }
 }
 
 void mn_ref_add(const mn_call *call, double *const in[], double *const out[])
 {
-    combine(call, in, out[0], false);
+    combine(call, in, out[0], arithmetic, MN_OP_add);
+}
+
+void mn_ref_sub(const mn_call *call, double *const in[], double *const out[])
+{
+    combine(call, in, out[0], arithmetic, MN_OP_sub);
 }
 
 void mn_ref_mul(const mn_call *call, double *const in[], double *const out[])
 {
-    combine(call, in, out[0], true);
+    combine(call, in, out[0], arithmetic, MN_OP_mul);
+}
+
+void mn_ref_div(const mn_call *call, double *const in[], double *const out[])
+{
+    combine(call, in, out[0], arithmetic, MN_OP_div);
+}
+
+void mn_ref_minimum(const mn_call *call, double *const in[], double *const out[])
+{
+    combine(call, in, out[0], arithmetic, MN_OP_minimum);
+}
+
+void mn_ref_maximum(const mn_call *call, double *const in[], double *const out[])
+{
+    combine(call, in, out[0], arithmetic, MN_OP_maximum);
+}
+
+void mn_ref_pow(const mn_call *call, double *const in[], double *const out[])
+{
+    combine(call, in, out[0], arithmetic, MN_OP_pow);
+}
+
+static double comparison(int64_t kind, double a, double b)
+{
+    switch (kind) {
+    case MN_EQ:
+        return a == b;
+    case MN_NE:
+        return a != b;
+    case MN_LT:
+        return a < b;
+    case MN_LE:
+        return a <= b;
+    case MN_GT:
+        return a > b;
+    default:
+        return a >= b;
+    }
+}
+
+void mn_ref_compare(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_compare_attributes *a = (const void *)call->attributes.bytes;
+    combine(call, in, out[0], comparison, a->comparison);
+}
+
+/* y = c ? a : b   (inputs c, a, b); a or b may be missing, which is 0. */
+void mn_ref_where(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_view *y = &call->out[0];
+    int64_t step[3][MN_MAX_DIMS];
+    for (int k = 0; k < 3; k++)
+        mn_steps(&call->in[k], y->ndim, step[k]);
+    for (int64_t i = 0; i < y->numel; i++) {
+        const int k = in[0][mn_offset(i, y->ndim, y->shape, step[0])] != 0 ? 1 : 2;
+        out[0][i] = in[k] ? in[k][mn_offset(i, y->ndim, y->shape, step[k])] : 0;
+    }
 }
 
 /* y = x <= 0 ? 0 : x: a comparison with NaN is false, so NaN stays. */
