@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { COUNT = 53, SIDE = 6, CHANNELS = 2, CLASSES = 3, PIXELS = SIDE * SIDE * CHANNELS };
 
@@ -19,6 +20,7 @@ typedef struct feed {
     uint8_t images[COUNT * PIXELS];
     int64_t labels[COUNT];
     int64_t broken; /* this image cannot be had; -1: none */
+    bool slow;      /* each takes a while */
     atomic_int inside, overlaps, calls;
 } feed;
 
@@ -29,6 +31,8 @@ static bool get_image(void *user, int64_t index, uint8_t *image, int64_t *label)
         atomic_fetch_add(&from->overlaps, 1);
     atomic_fetch_add(&from->calls, 1);
     ck_assert(index >= 0 && index < COUNT);
+    if (from->slow)
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
     memcpy(image, from->images + index * PIXELS, PIXELS);
     *label = from->labels[index];
     atomic_fetch_sub(&from->inside, 1);
@@ -185,6 +189,28 @@ START_TEST(callback_that_fails)
     mn_loader_start(loader, 0, 48, NULL);
     expect_next(loader, MN_ERR_ARGUMENT, "label 50 is 3");
     mn_loader_free(loader);
+    mn_dataset_free(dataset);
+}
+END_TEST
+
+START_TEST(callback_is_never_called_twice_at_once)
+{
+    static feed from;
+    mn_batch batch;
+    mn_dataset_source source = source_of(&from);
+    from.slow = true;
+    mn_dataset *dataset = fetched(&source);
+    mn_loader *loaders[2];
+    for (int i = 0; i < 2; i++) {
+        loaders[i] = mn_loader_create(dataset, NULL, NULL);
+        ck_assert_int_eq(mn_loader_start(loaders[i], 0, 0, NULL), MN_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(mn_loader_next(loaders[i], &batch, NULL), MN_OK);
+        ck_assert_int_eq(batch.count, COUNT);
+        mn_loader_free(loaders[i]);
+    }
+    ck_assert_int_eq(from.overlaps, 0);
     mn_dataset_free(dataset);
 }
 END_TEST
@@ -422,6 +448,7 @@ int main(void)
     tcase_add_test(data, callback_set_is_described);
     tcase_add_loop_test(data, callback_set_gives_what_memory_gives, 0, 2);
     tcase_add_loop_test(data, callback_that_fails, 0, 2);
+    tcase_add_test(data, callback_is_never_called_twice_at_once);
     suite_add_tcase(suite, data);
     TCase *runs = tcase_create("runs");
     tcase_set_timeout(runs, 120);
