@@ -212,12 +212,14 @@ static mn_tensor *with_gradients(mn_context *ctx, mn_tensor **inputs, int count,
 
 static void check_refused(mn_context *ctx, const op_case *c, mn_tensor **in)
 {
-    ck_assert_ptr_null(with_gradients(ctx, in, mn_case_inputs(c), (void *)(uintptr_t)c));
+    mn_tensor *sum = with_gradients(ctx, in, mn_case_inputs(c), (void *)(uintptr_t)c);
+    if (sum != NULL) /* a derivative itself: once more is once too often */
+        ck_assert_int_eq(mn_backward(sum, 1.0), MN_ERR_UNSUPPORTED);
     ck_assert_msg(mn_error_status(ctx) == MN_ERR_UNSUPPORTED, "%s: %s", c->name,
                   mn_error_message(ctx));
-    const char *text = strstr(mn_error_message(ctx), "the backward of ");
+    const char *text = mn_error_message(ctx);
     bool named = false;
-    for (int op = 0; op < MN_OP_COUNT && text != NULL; op++)
+    for (int op = 0; op < MN_OP_COUNT; op++)
         named = named || (strstr(text, mn_ops[op].name) != NULL && mn_ops[op].backward != NULL);
     ck_assert_msg(named, "%s: %s", c->name, mn_error_message(ctx));
 }
@@ -239,8 +241,10 @@ START_TEST(second_differences)
     if (c->once)
         check_refused(ctx, c, in);
     else if (elements <= 600) { /* as above; and larger sums hide a step in their rounding */
+        mn_gradcheck_options o = mn_gradcheck_options_default();
+        o.step = 1e-5;
         mn_status status =
-            mn_gradcheck(ctx, with_gradients, (void *)(uintptr_t)c, in, mn_case_inputs(c), NULL);
+            mn_gradcheck(ctx, with_gradients, (void *)(uintptr_t)c, in, mn_case_inputs(c), &o);
         ck_assert_msg(status == MN_OK, "%s: %s", c->name, mn_error_message(ctx));
     }
     mn_scope_end(ctx, scope);
