@@ -757,7 +757,8 @@ typedef struct mn_ema_options {
     double decay; /* default 0.999; in [0, 1] */
 } mn_ema_options;
 MN_API mn_ema_options mn_ema_options_default(void);
-/* Keeps the parameters alive. Free with mn_ema_free. */
+/* Keeps the parameters alive. Free with mn_ema_free; while swapped, the parameters then keep the
+ * averages. */
 MN_API mn_ema *mn_ema_create(mn_context *context, mn_tensor *const *parameters, int count,
                              const mn_ema_options *options);
 MN_API void mn_ema_free(mn_ema *ema);
@@ -765,7 +766,7 @@ MN_API void mn_ema_free(mn_ema *ema);
  * skipped, which the device decides. optimizer NULL: always. An error while swapped. */
 MN_API mn_status mn_ema_update(mn_ema *ema, const mn_optimizer *optimizer);
 /* Puts the averages into the parameters, for evaluation; the next call puts the parameters' own
- * values back, bit for bit. */
+ * values back, bit for bit, whatever was written into them since. */
 MN_API mn_status mn_ema_swap(mn_ema *ema);
 
 /* ---------------------------------------------------------------------------------------------
@@ -885,9 +886,10 @@ MN_API void mn_buffer_free(mn_context *context, void *data, size_t bytes);
 /* Save and load of optimizers ("optimizer.<parameter>.momentum_buffer", and PyTorch's other names
  * exp_avg, exp_avg_sq, square_avg; groups do not show), scalers ("scaler.scale", ...) and averages
  * ("ema.<parameter>"), into one dictionary with their model if you like. Load checks everything
- * first and changes nothing on an error; averages are loaded while not swapped. Options (learning
- * rate, schedule, decay, ...) are not saved: make the optimizer with the same ones. Loading a
- * scaler from a dictionary without scaler state leaves it as it is. */
+ * first and changes nothing on an error; averages are loaded while not swapped. States of another
+ * kind of optimizer are MN_ERR_MISMATCH. Options (learning rate, schedule, decay, ...) are not
+ * saved: make the optimizer with the same ones. Loading a scaler from a dictionary without scaler
+ * state leaves it as it is. */
 MN_API mn_status mn_optimizer_save_state(mn_optimizer *optimizer, mn_state_dict *dict);
 MN_API mn_status mn_optimizer_load_state(mn_optimizer *optimizer, const mn_state_dict *dict);
 MN_API mn_status mn_ema_save_state(mn_ema *ema, mn_state_dict *dict);

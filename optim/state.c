@@ -4,6 +4,7 @@
 #include "core/state_dict.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define COUNTERS 3
 
@@ -81,6 +82,28 @@ static mn_status load_states(mn_optimizer *optimizer, const mn_state_dict *dict,
     return MN_OK;
 }
 
+/* A state that the kind does not have was left by another kind, whose states of the same name would
+ * mean something else. */
+static mn_status refuse_other_kinds(const mn_optimizer *optimizer, const mn_state_dict *dict)
+{
+    static const char room[] = "optimizer.";
+    const mn_optimizer_kind *kind = optimizer->recipe.kind;
+    mn_state_entry entry;
+    for (int64_t i = 0; mn_state_dict_entry(dict, i, &entry); i++) {
+        const char *state = strrchr(entry.name, '.');
+        bool known = strncmp(entry.name, room, sizeof room - 1) != 0;
+        for (int k = 0; k < COUNTERS && !known; k++)
+            known = strcmp(entry.name, counter_names[k]) == 0;
+        for (int k = 0; k < MN_OPTIMIZER_STATES && !known; k++)
+            known = kind->states[k] && strcmp(state + 1, kind->states[k]) == 0;
+        if (!known)
+            return mn_fail(optimizer->context, MN_ERR_MISMATCH,
+                           "the dictionary holds \"%s\", which is not of %s", entry.name,
+                           kind->name);
+    }
+    return MN_OK;
+}
+
 mn_status mn_optimizer_load(mn_optimizer *optimizer, const mn_state_dict *dict, bool apply)
 {
     int64_t counters[COUNTERS];
@@ -100,6 +123,7 @@ mn_status mn_optimizer_load(mn_optimizer *optimizer, const mn_state_dict *dict, 
                            (long long)counters[i]);
     }
     MN_TRY(load_states(optimizer, dict, false));
+    MN_TRY(refuse_other_kinds(optimizer, dict));
     if (!apply)
         return MN_OK;
     mn_scope scope = mn_scope_begin(context);

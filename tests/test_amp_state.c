@@ -1,5 +1,6 @@
-/* Grad scaler: saving and loading, setters, options, and the disabled scaler. Names with r<number>
- * are cases of faults that users of other frameworks have met. */
+/* Grad scaler: saving and loading, setters, options, and the disabled scaler; states of optimizers
+ * of other kinds. Names with r<number> are cases of faults that users of other frameworks have met.
+ */
 #include "amp/amp.h"
 #include "tests/support_training.h"
 #include "tests/support_suite.h"
@@ -207,6 +208,57 @@ START_TEST(test_step_broken_off_by_an_error)
 }
 END_TEST
 
+enum { KINDS = 5 };
+
+/* Each kind, without and with momentum where it has one. */
+static mn_optimizer *of_kind(mn_context *ctx, int kind, mn_tensor *const *p)
+{
+    mn_sgd_options sgd = mn_sgd_options_default();
+    mn_rmsprop_options rmsprop = mn_rmsprop_options_default();
+    sgd.momentum = kind == 1 ? 0.9 : 0;
+    rmsprop.momentum = kind == 4 ? 0.9 : 0;
+    if (kind < 2)
+        return mn_sgd_create(ctx, p, 1, &sgd);
+    return kind == 2 ? mn_adam_create(ctx, p, 1, NULL) : mn_rmsprop_create(ctx, p, 1, &rmsprop);
+}
+
+/* States load into their own kind only, also where another kind's have the same name. */
+START_TEST(test_states_of_other_kinds)
+{
+    static const char *const faults[KINDS][KINDS] = {
+        {NULL, "w.momentum_buffer", "w.exp_avg", "w.square_avg", "w.square_avg"},
+        {NULL, NULL, "w.exp_avg", "w.square_avg", "w.square_avg"},
+        {"not of sgd", "w.momentum_buffer", NULL, "w.square_avg", "w.square_avg"},
+        {"not of sgd", "w.momentum_buffer", "w.exp_avg", NULL, "w.momentum_buffer"},
+        {"not of sgd", "not of sgd", "w.exp_avg", NULL, NULL},
+    };
+    mn_context *ctx = mn_check_context("cpu");
+    mn_tensor *w = mn_check_parameter(ctx, "w", 2, (double[]){0.5, -1});
+    for (int from = 0; from < KINDS; from++) {
+        mn_state_dict *dict = mn_state_dict_create(ctx);
+        mn_optimizer *saved = of_kind(ctx, from, &w);
+        ck_assert_int_eq(mn_backward(mn_check_total(w), 1), MN_OK);
+        ck_assert_int_eq(mn_optimizer_step(saved), MN_OK);
+        ck_assert_int_eq(mn_optimizer_zero_grad(saved), MN_OK);
+        ck_assert_int_eq(mn_optimizer_save_state(saved, dict), MN_OK);
+        for (int to = 0; to < KINDS; to++) {
+            mn_optimizer *loaded = of_kind(ctx, to, &w);
+            mn_optimizer_stats stats;
+            mn_optimizer_load_state(loaded, dict);
+            if (faults[from][to])
+                mn_check_expect(ctx, MN_ERR_MISMATCH, faults[from][to]);
+            ck_assert_int_eq(mn_optimizer_stats_get(loaded, &stats), MN_OK);
+            ck_assert_int_eq(stats.applied, !faults[from][to]);
+            mn_optimizer_free(loaded);
+        }
+        mn_optimizer_free(saved);
+        mn_state_dict_free(dict);
+    }
+    mn_release(w);
+    mn_check_done(ctx);
+}
+END_TEST
+
 static Suite *make_suite(void)
 {
     Suite *suite = suite_create("amp state");
@@ -220,6 +272,7 @@ static Suite *make_suite(void)
     tcase_add_loop_test(tc, test_scale_of_gradients_is_known, 0, 2);
     tcase_add_loop_test(tc, test_optimizer_is_loaded_between_steps, 0, 2);
     tcase_add_loop_test(tc, test_step_broken_off_by_an_error, 0, 4);
+    tcase_add_test(tc, test_states_of_other_kinds);
     suite_add_tcase(suite, tc);
     return suite;
 }
