@@ -161,6 +161,28 @@ START_TEST(batch_norm_modes)
 }
 END_TEST
 
+/* A count that was loaded may be any. */
+START_TEST(batch_norm_count_ends)
+{
+    static const int64_t shape[] = {4, 2};
+    mn_context_options context = mn_context_options_default();
+    context.kernels = (mn_kernel_set)_i;
+    mn_context *ctx = mn_context_create(&context, NULL);
+    mn_batch_norm_options options = mn_batch_norm_options_default();
+    options.training = true;
+    const int64_t last = INT64_MAX;
+    int64_t count = 0;
+    mn_tensor *ones = mn_test_vector(ctx, MN_F32, 2, 1);
+    mn_tensor *running[3] = {mn_test_vector(ctx, MN_F32, 2, 0), mn_test_vector(ctx, MN_F32, 2, 1),
+                             mn_tensor_from(ctx, MN_I64, 0, NULL, &last)};
+    ck_assert_ptr_nonnull(
+        mn_batch_norm(filled(ctx, MN_F32, 2, shape), ones, ones, running, &options));
+    ck_assert_int_eq(mn_tensor_read(running[2], &count, sizeof count), MN_OK);
+    ck_assert_int_eq(count, INT64_MAX);
+    mn_context_free(ctx);
+}
+END_TEST
+
 START_TEST(nothing_happens_while_an_error_is_pending)
 {
     mn_context *ctx = mn_test_reference();
@@ -235,6 +257,7 @@ static Suite *suite(void)
     tcase_add_test(tc, promoting);
     tcase_add_loop_test(tc, empty_tensors, 0, 2);
     tcase_add_test(tc, batch_norm_modes);
+    tcase_add_loop_test(tc, batch_norm_count_ends, MN_KERNELS_AUTO, MN_KERNELS_PORTABLE + 1);
     tcase_add_test(tc, nothing_happens_while_an_error_is_pending);
     tcase_add_test(tc, table);
     tcase_add_test(tc, integer_dtypes);

@@ -163,8 +163,9 @@ static void update_running(const norm *m)
         mean[c] = (float)(old * (double)mean[c] + m->momentum * m->sum[0][c]);
         variance[c] = (float)(old * (double)variance[c] + m->momentum * unbiased);
     }
-    if (mn_has_input(m->call, 5))
-        *(int64_t *)m->call->in[5].data += 1;
+    int64_t *count = mn_has_input(m->call, 5) ? m->call->in[5].data : NULL;
+    if (count && *count < INT64_MAX) /* a loaded one may be anything */
+        *count += 1;
 }
 
 void mn_cpu_batch_norm(const mn_call *call)
