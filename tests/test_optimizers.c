@@ -524,6 +524,12 @@ START_TEST(test_training_options)
     refuse_training(&o, "--gamma must be");
     o.gamma = 0.1;
     o.warmup = 0;
+    o.momentum = 1;
+    refuse_training(&o, "--momentum must be below 1");
+    o.momentum = 0.9;
+    o.scaler.init_scale = 0;
+    refuse_training(&o, "--init-scale must be above 0");
+    o.scaler.init_scale = 65536;
     for (int i = 0; i < 4; i++) { /* the optimizers' own learning rates */
         o.optimizer = (const char *const[]){"sgd", "adam", "adamw", "rmsprop"}[i];
         o.steps = 1;

@@ -134,6 +134,13 @@ static mn_status check_numbers(const mn_train_options *o, mn_error *error)
     if (!(o->clip_norm > 0.0))
         return mn_error_set(error, MN_ERR_ARGUMENT, "--clip-norm must be above 0, got %g",
                             o->clip_norm);
+    /* Adam has none. */
+    if (o->momentum >= 1.0 && strncmp(o->optimizer, "adam", 4) != 0)
+        return mn_error_set(error, MN_ERR_ARGUMENT, "--momentum must be below 1, got %g",
+                            o->momentum);
+    if (!(o->scaler.init_scale > 0.0))
+        return mn_error_set(error, MN_ERR_ARGUMENT, "--init-scale must be above 0, got %g",
+                            o->scaler.init_scale);
     if (!(o->validation >= 0.0 && o->validation < 1.0))
         return mn_error_set(error, MN_ERR_ARGUMENT,
                             "--validation must be at least 0 and below 1, got %g", o->validation);
