@@ -248,8 +248,11 @@ START_TEST(load_refuses_and_changes_nothing)
     mn_error_clear(ctx);
     ck_assert_int_eq(memcmp(before, mn_tensor_data(w), sizeof before), 0);
     mn_state_dict_free(dict);
-    /* all there, and one tensor too many */
     dict = mn_state_dict_create(ctx);
+    ck_assert_int_eq(mn_module_load_state(lenet, dict), MN_ERR_MISMATCH);
+    ck_assert(strstr(mn_error_message(ctx), "\"conv1.weight\" is missing") != NULL);
+    mn_error_clear(ctx);
+    /* all there, and one tensor too many */
     ck_assert_int_eq(mn_module_save_state(lenet, dict), MN_OK);
     ck_assert_int_eq(mn_state_dict_put_i64(dict, "fc9.weight", 1), MN_OK);
     ck_assert_int_eq(mn_module_load_state(lenet, dict), MN_ERR_MISMATCH);
