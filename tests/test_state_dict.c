@@ -179,7 +179,7 @@ START_TEST(floating_dtypes_are_converted)
     }
     for (int i = 0; i < 1155; i++)
         values[i] = i % 251 - 100; /* exact in bf16 */
-    values[0] = NAN;
+    values[0] = (double)NAN;
     values[1] = from == MN_F64 ? 1 + 0x1p-25 : 1;
     values[2] = from == MN_F16 ? -(double)INFINITY : from == MN_BF16 ? 0x1p100 : -1e300;
     mn_tensor *source = mn_tensor_create(mn_test_context, from, 4, file_shape);
