@@ -110,6 +110,8 @@ mn_status mn_parameter_rename(mn_tensor *tensor, const char *name);
 const char *mn_tensor_describe(const mn_view *view, char *buffer, size_t size);
 /* MN_OK if the value fits the dtype: finite ones stay finite, integers are whole and in range. */
 mn_status mn_value_check(mn_context *context, mn_dtype dtype, double value);
+/* dst[i] = src[i], rounded to nearest even, for floating dtypes; no overlap. */
+void mn_convert_elements(mn_dtype from, mn_dtype to, size_t count, const void *src, void *dst);
 /* MN_OK if the tensor is there and belongs to context; else the error. `what` names the argument.
  */
 mn_status mn_tensor_check(mn_context *context, const mn_tensor *tensor, const char *what);

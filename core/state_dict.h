@@ -7,8 +7,8 @@
 /* Adds the tensor under `name` in file order (filters [K,R,S,C] as [K,C,R,S]); waits. */
 mn_status mn_state_dict_put_tensor(mn_state_dict *dict, const char *name, const mn_tensor *tensor,
                                    mn_layout layout);
-/* Checks that `name` is there with the tensor's dtype and (file order) shape and, if apply, writes
- * it into the tensor (bumping its version). */
+/* Checks that `name` is there with the tensor's (file order) shape and its dtype, or both floating,
+ * and, if apply, writes it into the tensor, rounded to nearest even (bumping its version). */
 mn_status mn_state_dict_get_tensor(const mn_state_dict *dict, const char *name, mn_tensor *tensor,
                                    mn_layout layout, bool apply);
 mn_status mn_state_dict_put_i64(mn_state_dict *dict, const char *name, int64_t value);

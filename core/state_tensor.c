@@ -15,16 +15,15 @@ static void file_shape(const mn_tensor *tensor, mn_layout layout, int64_t shape[
     }
 }
 
-/* Elements from (in the order that they get) to (its end) of a filter, in file order or back. Per
- * filter, [rows, columns] becomes [columns, rows]: memory order has rows = R*S, columns = C, file
- * order the other way round. */
-static void reorder(const mn_tensor *tensor, bool to_file, const unsigned char *src,
+/* Elements from (in the order that they get) to (its end) of a filter, in file order or back, each
+ * of so many bytes. Per filter, [rows, columns] becomes [columns, rows]: memory order has rows =
+ * R*S, columns = C, file order the other way round. */
+static void reorder(const mn_tensor *tensor, size_t size, bool to_file, const unsigned char *src,
                     unsigned char *dst, size_t from, size_t end)
 {
     size_t area = (size_t)(tensor->shape[1] * tensor->shape[2]);
     size_t channels = (size_t)tensor->shape[3], each = area * channels;
     size_t rows = to_file ? area : channels, columns = to_file ? channels : area;
-    size_t size = mn_dtype_size(tensor->dtype);
     for (size_t i = from; i < end; i++, dst += size) {
         size_t at = i % each;
         memcpy(dst, src + (i - at + at % rows * columns + at / rows) * size, size);
@@ -59,23 +58,34 @@ static mn_status read_ordered(const mn_tensor *tensor, mn_layout layout, void *d
         return mn_error_status(context);
     mn_status status = mn_tensor_read(tensor, raw, bytes);
     if (status == MN_OK)
-        reorder(tensor, true, raw, data, 0, (size_t)tensor->numel);
+        reorder(tensor, mn_dtype_size(tensor->dtype), true, raw, data, 0, (size_t)tensor->numel);
     mn_host_free(context, raw, bytes);
     return status;
 }
 
 /* Piece by piece: it allocates nothing, so a load that was checked does not fail half-way. */
-static mn_status write_ordered(mn_tensor *tensor, mn_layout layout, const void *data)
+static mn_status write_ordered(mn_tensor *tensor, mn_layout layout, const mn_state_entry *entry)
 {
-    unsigned char piece[8192];
-    size_t size = mn_dtype_size(tensor->dtype), numel = (size_t)tensor->numel;
-    if (layout != MN_LAYOUT_FILTER || numel == 0)
-        return mn_tensor_write(tensor, data, mn_tensor_bytes(tensor));
+    enum { PIECE = 512 };
+    unsigned char piece[8 * PIECE], converted[8 * PIECE];
+    const size_t in = mn_dtype_size(entry->dtype), out = mn_dtype_size(tensor->dtype);
+    const size_t numel = (size_t)tensor->numel;
+    const bool filter = layout == MN_LAYOUT_FILTER, same = entry->dtype == tensor->dtype;
+    if ((!filter && same) || numel == 0)
+        return mn_tensor_write(tensor, entry->data, mn_tensor_bytes(tensor));
     char *to = mn_tensor_address(tensor);
     for (size_t from = 0, end; from < numel; from = end) {
-        end = from + sizeof piece / size < numel ? from + sizeof piece / size : numel;
-        reorder(tensor, false, data, piece, from, end);
-        MN_TRY(mn_upload(tensor->context, to + from * size, piece, (end - from) * size));
+        const unsigned char *ready = (const unsigned char *)entry->data + from * in;
+        end = from + PIECE < numel ? from + PIECE : numel;
+        if (filter) {
+            reorder(tensor, in, false, entry->data, piece, from, end);
+            ready = piece;
+        }
+        if (!same) {
+            mn_convert_elements(entry->dtype, tensor->dtype, end - from, ready, converted);
+            ready = converted;
+        }
+        MN_TRY(mn_upload(tensor->context, to + from * out, ready, (end - from) * out));
     }
     return mn_tensor_mark_dirty(tensor);
 }
@@ -101,17 +111,19 @@ mn_status mn_state_dict_put_tensor(mn_state_dict *dict, const char *name, const 
     return status;
 }
 
-/* The entry of that name, which must have this dtype and shape. */
+/* The entry of that name, which must have this shape and dtype; unless exact, floating ones may
+ * stand for each other. */
 static mn_status find_like(const mn_state_dict *dict, const char *name, const mn_view *wanted,
-                           mn_state_entry *entry)
+                           bool exact, mn_state_entry *entry)
 {
     mn_context *context = mn_state_dict_context(dict);
     char is[160], wants[160];
     size_t bytes = (size_t)wanted->ndim * sizeof *wanted->shape;
     if (!mn_state_dict_find(dict, name, entry))
         return mn_fail(context, MN_ERR_MISMATCH, "state dictionary: \"%.200s\" is missing", name);
-    if (entry->dtype == wanted->dtype && entry->ndim == wanted->ndim &&
-        memcmp(entry->shape, wanted->shape, bytes) == 0)
+    const bool fits = entry->dtype == wanted->dtype || (!exact && mn_dtype_is_float(entry->dtype) &&
+                                                        mn_dtype_is_float(wanted->dtype));
+    if (fits && entry->ndim == wanted->ndim && memcmp(entry->shape, wanted->shape, bytes) == 0)
         return MN_OK;
     mn_view view = {.present = true, .dtype = entry->dtype, .ndim = entry->ndim};
     memcpy(view.shape, entry->shape, (size_t)entry->ndim * sizeof *view.shape);
@@ -127,8 +139,8 @@ mn_status mn_state_dict_get_tensor(const mn_state_dict *dict, const char *name, 
     MN_TRY(check_arguments(dict, name, tensor, layout));
     mn_view wanted = mn_tensor_as_view(tensor);
     file_shape(tensor, layout, wanted.shape);
-    MN_TRY(find_like(dict, name, &wanted, &entry));
-    return apply ? write_ordered(tensor, layout, entry.data) : MN_OK;
+    MN_TRY(find_like(dict, name, &wanted, false, &entry));
+    return apply ? write_ordered(tensor, layout, &entry) : MN_OK;
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */
@@ -148,7 +160,7 @@ static mn_status get_scalar(const mn_state_dict *dict, const char *name, mn_dtyp
     if (!dict)
         return MN_ERR_ARGUMENT;
     MN_TRY(mn_error_status(mn_state_dict_context(dict)));
-    MN_TRY(find_like(dict, name, &wanted, &entry));
+    MN_TRY(find_like(dict, name, &wanted, true, &entry));
     memcpy(value, entry.data, entry.bytes);
     return MN_OK;
 }

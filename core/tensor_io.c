@@ -75,6 +75,17 @@ static bool store_f64(mn_dtype dtype, double value, unsigned char *dst)
     return fits;
 }
 
+void mn_convert_elements(mn_dtype from, mn_dtype to, size_t count, const void *src, void *dst)
+{
+    const unsigned char *in = src;
+    unsigned char *out = dst;
+    const size_t in_size = mn_dtype_size(from), out_size = mn_dtype_size(to);
+    unsigned mode = mn_fp_enter();
+    for (size_t i = 0; i < count; i++, in += in_size, out += out_size)
+        store_f64(to, load_f64(from, in), out);
+    mn_fp_restore(mode);
+}
+
 /* ---- filling --------------------------------------------------------------------------------- */
 
 mn_status mn_value_check(mn_context *context, mn_dtype dtype, double value)

@@ -299,7 +299,8 @@ MN_API mn_status mn_tensor_clamp(mn_tensor *tensor, double low, double high);
 /* ---------------------------------------------------------------------------------------------
  * Ops. Each returns a new tensor of the scope, recorded for backward if an input requires a
  * gradient. Shapes broadcast as NumPy's; mixed dtypes promote as PyTorch's (f16 with bf16 gives
- * f32). Inside an autocast region inputs are first cast by the op's rule.
+ * f32). Inside an autocast region inputs are first cast by the op's rule. Arithmetic, comparisons
+ * and reductions of integers are worked out in f64: exact up to 2^53.
  * ------------------------------------------------------------------------------------------ */
 
 /* -- moving and converting elements -- */
@@ -371,11 +372,12 @@ MN_API mn_tensor *mn_where(mn_tensor *condition, mn_tensor *a, mn_tensor *b);
 /* y = max(x, 0); NaN stays NaN; the gradient at 0 is 0. */
 MN_API mn_tensor *mn_relu(mn_tensor *x);
 /* y = x <= 0 ? slope x : x, and y = min(max(x, low), high), where infinite bounds bind nothing;
- * NaN stays NaN. Clamping passes the gradient where low <= x <= high. */
+ * NaN stays NaN. Clamping passes the gradient where low <= x <= high. Where x is NaN, the
+ * gradient passes these and |x| unchanged (0 in PyTorch's clamp and abs). */
 MN_API mn_tensor *mn_leaky_relu(mn_tensor *x, double slope);
 MN_API mn_tensor *mn_clamp(mn_tensor *x, double low, double high);
-/* y = -x, |x| (gradient 0 at 0), x + s, x s, and x^exponent (without a gradient for exponent 0).
- * These and all that follow take floating x only. */
+/* y = -x, |x| (gradient 0 at 0), x + s, x s, and x^exponent, as C's pow at the borders (without a
+ * gradient for exponent 0). These and all that follow take floating x only. */
 MN_API mn_tensor *mn_neg(mn_tensor *x);
 MN_API mn_tensor *mn_abs(mn_tensor *x);
 MN_API mn_tensor *mn_add_scalar(mn_tensor *x, double s);
@@ -459,8 +461,9 @@ typedef struct mn_batch_norm_options {
 MN_API mn_batch_norm_options mn_batch_norm_options_default(void);
 /* y = (x - mean) / sqrt(var + eps) * weight + bias per channel (last axis); Ioffe and Szegedy 2015,
  * arXiv 1502.03167. Training: biased batch variance; running_var takes the unbiased one. Running
- * statistics (f32 [C] each) and their count (i64 scalar, may be NULL) never take in a batch whose
- * statistics are not finite. x may be 16 bit with f32 weight and bias; y has x's dtype. */
+ * statistics (f32, for f64 x f64, [C] each) and their count (i64 scalar, may be NULL) never take in
+ * a batch whose statistics are not finite. x may be 16 bit with f32 weight and bias; y has x's
+ * dtype. */
 MN_API mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
                                 mn_tensor *const running[3], const mn_batch_norm_options *options);
 /* y = (x - mean) / sqrt(var + eps) * weight + bias with mean and biased variance over the last
@@ -886,10 +889,11 @@ MN_API void mn_buffer_free(mn_context *context, void *data, size_t bytes);
 /* Save and load of optimizers ("optimizer.<parameter>.momentum_buffer", and PyTorch's other names
  * exp_avg, exp_avg_sq, square_avg; groups do not show), scalers ("scaler.scale", ...) and averages
  * ("ema.<parameter>"), into one dictionary with their model if you like. Load checks everything
- * first and changes nothing on an error; averages are loaded while not swapped. States of another
- * kind of optimizer are MN_ERR_MISMATCH. Options (learning rate, schedule, decay, ...) are not
- * saved: make the optimizer with the same ones. Loading a scaler from a dictionary without scaler
- * state leaves it as it is. */
+ * first and changes nothing on an error; optimizers and averages convert floating tensors of
+ * another dtype; averages are loaded while not swapped. States of another kind of optimizer are
+ * MN_ERR_MISMATCH. Options (learning rate, schedule, decay, ...) are not saved: make the optimizer
+ * with the same ones. Loading a scaler from a dictionary without scaler state leaves it as it is.
+ */
 MN_API mn_status mn_optimizer_save_state(mn_optimizer *optimizer, mn_state_dict *dict);
 MN_API mn_status mn_optimizer_load_state(mn_optimizer *optimizer, const mn_state_dict *dict);
 MN_API mn_status mn_ema_save_state(mn_ema *ema, mn_state_dict *dict);
@@ -985,7 +989,9 @@ MN_API mn_status mn_module_set_training(mn_module *module, bool training);
 MN_API mn_tensor *const *mn_module_parameters(mn_module *module, int *count);
 /* Parameters and buffers under PyTorch's names. Load checks all names and shapes first; a tensor
  * that the module has not is MN_ERR_MISMATCH, but for names that begin with "optimizer.",
- * "scaler.", "ema.", "progress." or "data.". */
+ * "scaler.", "ema.", "progress." or "data.". As in PyTorch, floating tensors of another dtype, such
+ * as those of a model saved in 16 bit, are converted, and where num_batches_tracked is missing the
+ * module's own stays. */
 MN_API mn_status mn_module_save_state(mn_module *module, mn_state_dict *dict);
 MN_API mn_status mn_module_load_state(mn_module *module, const mn_state_dict *dict);
 /* Floating-point operations of one forward pass of `batch` images (2 per multiply-add, convolution

@@ -44,6 +44,9 @@ static mn_status load_slots(mn_module *module, const char *path, void *user)
     for (int i = 0; i < module->slot_count; i++) {
         char name[MN_PATH_MAX];
         MN_TRY(mn_path_join(module->context, path, module->specs[i].name, name));
+        mn_state_entry entry; /* PyTorch's older files have no counts of batches */
+        if (module->specs[i].ndim == 0 && !mn_state_dict_find(load->dict, name, &entry))
+            continue;
         MN_TRY(mn_state_dict_get_tensor(load->dict, name, module->slots[i],
                                         mn_slot_layout(&module->specs[i]), load->apply));
     }

@@ -200,6 +200,40 @@ START_TEST(load_gives_the_same_results)
 }
 END_TEST
 
+/* As PyTorch writes a model made half(), and models older than num_batches_tracked. */
+START_TEST(load_takes_16_bit_and_no_counts)
+{
+    mn_module *a = model("cnn-small"), *b = model("cnn-small");
+    mn_state_dict *whole = mn_state_dict_create(ctx), *dict = mn_state_dict_create(ctx);
+    mn_state_entry entry;
+    ck_assert_int_eq(mn_module_save_state(a, whole), MN_OK);
+    for (int64_t i = 0; mn_state_dict_entry(whole, i, &entry); i++) {
+        mn_scope scope = mn_scope_begin(ctx);
+        mn_tensor *t = mn_tensor_from(ctx, entry.dtype, entry.ndim, entry.shape, entry.data);
+        if (entry.dtype == MN_F32)
+            mn_state_dict_put_tensor(dict, entry.name, mn_cast(t, MN_BF16), MN_LAYOUT_PLAIN);
+        mn_scope_end(ctx, scope);
+    }
+    int count;
+    mn_tensor *w = mn_module_parameters(a, &count)[0], *v = mn_module_parameters(b, &count)[0];
+    mn_scope scope = mn_scope_begin(ctx);
+    mn_tensor *rounded = mn_cast(mn_cast(w, MN_BF16), MN_F32), *x = images(2);
+    ck_assert(mn_module_forward(b, x) != NULL); /* counts one batch */
+    ck_assert_int_eq(mn_module_load_state(b, dict), MN_OK);
+    ck_assert_int_eq(memcmp(mn_tensor_data(rounded), mn_tensor_data(v), mn_tensor_bytes(v)), 0);
+    mn_scope_end(ctx, scope);
+    mn_state_dict *again = mn_state_dict_create(ctx);
+    ck_assert_int_eq(mn_module_save_state(b, again), MN_OK);
+    ck_assert(mn_state_dict_find(again, "bn1.num_batches_tracked", &entry));
+    ck_assert_int_eq(*(const int64_t *)entry.data, 1);
+    mn_state_dict_free(whole);
+    mn_state_dict_free(dict);
+    mn_state_dict_free(again);
+    mn_module_free(a);
+    mn_module_free(b);
+}
+END_TEST
+
 START_TEST(load_refuses_and_changes_nothing)
 {
     mn_module *lenet = model("lenet5"), *small = model("cnn-small");
@@ -214,8 +248,11 @@ START_TEST(load_refuses_and_changes_nothing)
     mn_error_clear(ctx);
     ck_assert_int_eq(memcmp(before, mn_tensor_data(w), sizeof before), 0);
     mn_state_dict_free(dict);
-    /* all there, and one tensor too many */
     dict = mn_state_dict_create(ctx);
+    ck_assert_int_eq(mn_module_load_state(lenet, dict), MN_ERR_MISMATCH);
+    ck_assert(strstr(mn_error_message(ctx), "\"conv1.weight\" is missing") != NULL);
+    mn_error_clear(ctx);
+    /* all there, and one tensor too many */
     ck_assert_int_eq(mn_module_save_state(lenet, dict), MN_OK);
     ck_assert_int_eq(mn_state_dict_put_i64(dict, "fc9.weight", 1), MN_OK);
     ck_assert_int_eq(mn_module_load_state(lenet, dict), MN_ERR_MISMATCH);
@@ -376,6 +413,7 @@ int main(void)
     tcase_add_test(cases, forward_shapes_and_flops);
     tcase_add_test(cases, evaluation_frees_activations);
     tcase_add_test(cases, load_gives_the_same_results);
+    tcase_add_test(cases, load_takes_16_bit_and_no_counts);
     tcase_add_test(cases, load_refuses_and_changes_nothing);
     tcase_add_test(cases, mistakes_are_named);
     tcase_add_test(cases, a_layer_has_one_place);

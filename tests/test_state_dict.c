@@ -5,6 +5,7 @@
 
 #include <check.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,6 +152,66 @@ START_TEST(filters_change_order)
     mn_tensor *scalar = mn_full(mn_test_context, MN_F32, 0, NULL, 1);
     ck_assert_int_eq(mn_state_dict_put_tensor(dict, "s", scalar, MN_LAYOUT_FILTER), MN_ERR_SHAPE);
     mn_test_expect(mn_test_context, MN_ERR_SHAPE, "no filter");
+    mn_state_dict_free(dict);
+}
+END_TEST
+
+/* Entry i of a [K,R,S,C] filter in file order, or of a plain tensor: i. */
+static double in_file(bool filter, int64_t i, const int64_t shape[4])
+{
+    const int64_t area = shape[1] * shape[2], each = area * shape[3], at = i % each;
+    return (double)(filter ? i - at + at % shape[3] * area + at / shape[3] : i);
+}
+
+/* Values past one piece and through all pairs of floating dtypes; numbers only from their own. */
+START_TEST(floating_dtypes_are_converted)
+{
+    static const int64_t shape[] = {7, 3, 5, 11};
+    const bool filter = _i % 2;
+    const mn_layout layout = filter ? MN_LAYOUT_FILTER : MN_LAYOUT_PLAIN;
+    const mn_dtype from = (mn_dtype)(_i / 2 % 4), to = (mn_dtype)(_i / 8);
+    int64_t file_shape[] = {7, 3, 5, 11};
+    double values[1155], back[1155];
+    if (filter) {
+        file_shape[1] = 11;
+        file_shape[2] = 3;
+        file_shape[3] = 5;
+    }
+    for (int i = 0; i < 1155; i++)
+        values[i] = i % 251 - 100; /* exact in bf16 */
+    values[0] = (double)NAN;
+    values[1] = from == MN_F64 ? 1 + 0x1p-25 : 1;
+    values[2] = from == MN_F16 ? -(double)INFINITY : from == MN_BF16 ? 0x1p100 : -1e300;
+    mn_tensor *source = mn_tensor_create(mn_test_context, from, 4, file_shape);
+    mn_tensor *target = mn_full(mn_test_context, to, 4, shape, 0);
+    mn_tensor *right = mn_tensor_create(mn_test_context, to, 4, file_shape);
+    mn_state_dict *dict = mn_state_dict_create(mn_test_context);
+    mn_tensor_write_f64(source, values, 1155);
+    ck_assert_int_eq(mn_tensor_copy(right, source), MN_OK);
+    mn_tensor_read_f64(right, values, 1155);
+    ck_assert_int_eq(mn_state_dict_put_tensor(dict, "f", source, MN_LAYOUT_PLAIN), MN_OK);
+    ck_assert_int_eq(mn_state_dict_get_tensor(dict, "f", target, layout, true), MN_OK);
+    mn_tensor_read_f64(target, back, 1155);
+    for (int i = 0; i < 1155; i++) {
+        const double is = back[i], wants = values[(int)in_file(filter, i, shape)];
+        ck_assert_msg(is == wants || (isnan(is) && isnan(wants)), "element %d: %g, not %g", i, is,
+                      wants);
+    }
+    mn_tensor *whole = mn_full(mn_test_context, MN_I32, 4, shape, 0);
+    ck_assert_int_eq(mn_state_dict_get_tensor(dict, "f", whole, layout, true), MN_ERR_MISMATCH);
+    mn_test_expect(mn_test_context, MN_ERR_MISMATCH, "i32 is wanted");
+    mn_state_dict_free(dict);
+}
+END_TEST
+
+START_TEST(numbers_are_not_converted)
+{
+    double value = 0;
+    mn_tensor *scalar = mn_full(mn_test_context, MN_F32, 0, NULL, 1);
+    mn_state_dict *dict = mn_state_dict_create(mn_test_context);
+    ck_assert_int_eq(mn_state_dict_put_tensor(dict, "s", scalar, MN_LAYOUT_PLAIN), MN_OK);
+    ck_assert_int_eq(mn_state_dict_get_f64(dict, "s", &value), MN_ERR_MISMATCH);
+    mn_test_expect(mn_test_context, MN_ERR_MISMATCH, "\"s\" is [] f32, [] f64 is wanted");
     mn_state_dict_free(dict);
 }
 END_TEST
@@ -412,6 +473,8 @@ int main(void)
     tcase_add_test(tcase, wrong_entries_are_refused);
     tcase_add_test(tcase, many_names);
     tcase_add_test(tcase, filters_change_order);
+    tcase_add_loop_test(tcase, floating_dtypes_are_converted, 0, 32);
+    tcase_add_test(tcase, numbers_are_not_converted);
     tcase_add_test(tcase, round_trip);
     tcase_add_test(tcase, paths_that_cannot_be);
     tcase_add_test(tcase, names_in_the_way);
