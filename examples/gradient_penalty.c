@@ -1,6 +1,6 @@
-/* Trains a small CNN in FP16 with a penalty on the squared norm of each image's gradient: the scaled
- * loss is differentiated in a way that is recorded, the scale is taken out again, and one scaled
- * backward runs through loss and penalty. */
+/* Trains a small CNN in FP16 with a penalty on the squared norm of each image's gradient: the
+ * scaled loss is differentiated in a way that is recorded, the scale is taken out again, and one
+ * scaled backward runs through loss and penalty. */
 #include <minim.h>
 #include <stdio.h>
 

@@ -612,9 +612,9 @@ MN_API mn_status mn_backward(mn_tensor *root, double weight);
  * gradients are recorded, so that a penalty on them or gradients of them can be taken, and the
  * graph of root is kept; else what of it was used is freed. Only ops whose backward is made of
  * differentiable ops can be differentiated twice; others (max pooling, batch, layer and group norm,
- * the losses) are MN_ERR_UNSUPPORTED, naming the op, where create_graph meets them. An input that root does not depend on is MN_ERR_NO_GRADIENT; zeros
- * are given where the derivative is zero. create_graph inside of a no-grad section is MN_ERR_STATE.
- * On failure all gradients are NULL. */
+ * the losses) are MN_ERR_UNSUPPORTED, naming the op, where create_graph meets them. An input that
+ * root does not depend on is MN_ERR_NO_GRADIENT; zeros are given where the derivative is zero.
+ * create_graph inside of a no-grad section is MN_ERR_STATE. On failure all gradients are NULL. */
 MN_API mn_status mn_gradients(mn_tensor *root, mn_tensor *const *inputs, int count,
                               bool create_graph, mn_tensor **gradients);
 
