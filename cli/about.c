@@ -52,10 +52,10 @@ int cli_ops(settings *set)
     }
     mn_op_info info;
     char cpu[80];
-    printf("%-29s %-9s %-5s %-31s %s\n", "op", "autocast", "grad", "CPU kernel for",
+    printf("%-32s %-9s %-5s %-31s %s\n", "op", "autocast", "grad", "CPU kernel for",
            "what it does");
     for (int i = 0; mn_op_info_get(i, &info); i++)
-        printf("%-29s %-9s %-5s %-31s %s\n", info.name, mn_cast_rule_name(info.rule_cpu),
+        printf("%-32s %-9s %-5s %-31s %s\n", info.name, mn_cast_rule_name(info.rule_cpu),
                info.differentiable ? "yes" : "no", dtypes_text(info.cpu_dtypes, cpu, sizeof cpu),
                info.summary);
     printf(

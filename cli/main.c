@@ -21,7 +21,7 @@ static const command commands[] = {
      "--resume needs to go on bit for bit; --log writes one JSON object a line.\n",
      RUN_OPTIONS "amp stop-after checkpoint checkpoint-every resume resume-anyway log", cli_train},
     {"eval", "loss and accuracy of a checkpoint on a data set's test part",
-     "The model, image size and normalisation come from the checkpoint.\n",
+     "The model, image size and normalization come from the checkpoint.\n",
      "checkpoint data device threads amp batch limit json", cli_eval},
     {"compare", "train the same run in several precisions against the FP32 reference",
      "Each run starts from the same seed and sees the data in the same order. --report DIR writes\n"

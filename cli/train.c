@@ -79,9 +79,9 @@ static void print_json(const settings *set, const mn_train_result *r)
 static void print_text(const settings *set, const mn_train_result *r)
 {
     const mn_epoch_result *last = cli_last_epoch(r);
-    printf("%s on %s, amp %s, seed %llu: %lld steps", r->model, r->data,
+    printf("%s on %s, amp %s, seed %llu: %lld step%s", r->model, r->data,
            cli_amp_name(set->train.amp), (unsigned long long)set->train.seed,
-           (long long)r->total_steps);
+           (long long)r->total_steps, r->total_steps == 1 ? "" : "s");
     if (r->step_count != r->total_steps)
         printf(", %lld of them now", (long long)r->step_count);
     printf(", %.1f s", r->seconds);

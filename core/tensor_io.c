@@ -193,9 +193,9 @@ static mn_status check_verb(const mn_tensor *tensor, const char *verb, const voi
         return mn_fail(tensor->context, MN_ERR_ARGUMENT, "%s: data is NULL", verb);
     mn_view view = mn_tensor_as_view(tensor);
     if (given != wanted)
-        return mn_fail(tensor->context, MN_ERR_SHAPE, "%s: %lld %s given, the tensor %s has %lld",
-                       verb, (long long)given, unit, mn_tensor_describe(&view, shape, sizeof shape),
-                       (long long)wanted);
+        return mn_fail(tensor->context, MN_ERR_SHAPE, "%s: the tensor %s has %lld %s, not %lld",
+                       verb, mn_tensor_describe(&view, shape, sizeof shape), (long long)wanted,
+                       unit, (long long)given);
     return MN_OK;
 }
 

@@ -38,8 +38,7 @@ static mn_status backward(mn_backward_call *call)
 {
     mn_tensor *x = call->in[0];
     const double *factor = call->attributes;
-    mn_tensor *slope = mn_mul(mn_mul(x, x), mn_full(call->context, MN_F64, 0, NULL, 3 * *factor));
-    call->grad_in[0] = mn_cast(mn_mul(call->grad_out[0], slope), mn_tensor_dtype(x));
+    call->grad_in[0] = mn_mul(call->grad_out[0], mn_mul_scalar(mn_mul(x, x), 3 * *factor));
     return mn_error_status(call->context);
 }
 

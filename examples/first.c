@@ -37,5 +37,5 @@ int main(void)
         printf("%s\n", error.status != MN_OK ? error.message : mn_error_message(ctx));
     mn_grad_scaler_free(scaler), mn_optimizer_free(opt), mn_module_free(net);
     mn_loader_free(loader), mn_dataset_free(data), mn_context_free(ctx);
-    return status != MN_OK;
+    return status != MN_OK || error.status != MN_OK;
 }

@@ -1,18 +1,18 @@
-/* Trains a small CNN in FP16 with a penalty on the squared norm of the input's gradient: the scaled
- * loss is differentiated in a way that is recorded, the scale is taken out again, and one scaled
- * backward runs through loss and penalty. */
+/* Trains a small CNN in FP16 with a penalty on the squared norm of each image's gradient: the
+ * scaled loss is differentiated in a way that is recorded, the scale is taken out again, and one
+ * scaled backward runs through loss and penalty. */
 #include <minim.h>
 #include <stdio.h>
 
 enum { BATCH = 16, SIDE = 8, STEPS = 20, CHANNELS = 8 };
 
-/* Stripes along one axis or the other, and which: target -1 or 1, given with its sign turned. */
-static void make_batch(int step, float *images, float *minus_target)
+/* Stripes along one axis or the other, and which: target -1 or 1. */
+static void make_batch(int step, float *images, float *target)
 {
     unsigned state = (unsigned)step * 2654435761U + 1;
     for (int n = 0; n < BATCH; n++) {
         int across = n % 2;
-        minus_target[n] = across ? -1.0F : 1.0F;
+        target[n] = across ? 1.0F : -1.0F;
         for (int i = 0; i < SIDE * SIDE; i++) {
             state = state * 1664525U + 1013904223U;
             int at = across ? i % SIDE : i / SIDE;
@@ -35,15 +35,15 @@ static mn_module *make_net(mn_context *ctx)
     return net;
 }
 
-static mn_tensor *sum_of_squares(mn_tensor *x, double factor)
+/* Of ops that can be differentiated twice; mn_mse_loss cannot. */
+static mn_tensor *mean_square(mn_tensor *x)
 {
-    mn_tensor *weight = mn_full(mn_tensor_context(x), MN_F32, 0, NULL, factor);
-    return mn_mul(mn_sum(mn_mul(x, x), 0, NULL, false), weight);
+    return mn_mean(mn_mul(x, x), 0, NULL, false);
 }
 
 int main(void)
 {
-    static float images[BATCH * SIDE * SIDE], minus_target[BATCH];
+    static float images[BATCH * SIDE * SIDE], target[BATCH];
     mn_error error = {MN_OK, ""};
     mn_context *ctx = mn_context_create(NULL, &error);
     mn_module *net = make_net(ctx);
@@ -55,17 +55,19 @@ int main(void)
     mn_grad_scaler *scaler = mn_grad_scaler_create(ctx, NULL);
     for (int i = 1; i <= STEPS && ctx != NULL && mn_error_status(ctx) == MN_OK; i++) {
         mn_scope scope = mn_scope_begin(ctx);
-        make_batch(i, images, minus_target);
+        make_batch(i, images, target);
         mn_tensor *x = mn_tensor_from(ctx, MN_F32, 4, (int64_t[]){BATCH, SIDE, SIDE, 1}, images);
-        mn_tensor *t = mn_tensor_from(ctx, MN_F32, 2, (int64_t[]){BATCH, 1}, minus_target);
+        mn_tensor *t = mn_tensor_from(ctx, MN_F32, 2, (int64_t[]){BATCH, 1}, target);
         mn_set_requires_grad(x, true);
         mn_autocast_begin(ctx, MN_F16);
         mn_tensor *y = mn_module_forward(net, x);
         mn_autocast_end(ctx);
-        mn_tensor *loss = sum_of_squares(mn_add(mn_cast(y, MN_F32), t), 1.0 / BATCH);
+        mn_tensor *loss = mean_square(mn_sub(mn_cast(y, MN_F32), t));
         mn_tensor *g = NULL; /* 1 / BATCH times that of each image's loss */
         mn_gradients(mn_grad_scaler_scale(scaler, loss, 1.0), &x, 1, true, &g);
-        mn_tensor *penalty = sum_of_squares(mn_grad_scaler_unscale_tensor(scaler, g), 2.0 * BATCH);
+        g = mn_mul_scalar(mn_grad_scaler_unscale_tensor(scaler, g), BATCH);
+        mn_tensor *norm = mn_norm(g, 2.0, 3, (int[]){1, 2, 3}, false); /* [BATCH] */
+        mn_tensor *penalty = mn_mul_scalar(mean_square(norm), 2.0);
         mn_grad_scaler_backward(scaler, mn_add(loss, penalty), 1.0);
         mn_grad_scaler_step(scaler, opt, NULL); /* skips steps whose gradient overflows */
         mn_grad_scaler_update(scaler);

@@ -1,8 +1,8 @@
 /* minim.h: the public contract of minim, a small deep-learning library for mixed-precision
  * training. What is not in this header (or in minim_ext.h, for authors of custom ops) is not API.
  *
- * How to read it: sections stand in module order: errors, data types, context, tensors, ops,
- * autograd, optimizers, AMP, modules, state, data sets, training.
+ * How to read it: sections stand in this order: errors, memory and data types, context, tensors,
+ * ops, autograd, optimizers, AMP, state and checkpoint files, modules, data sets, training.
  *
  * Rules that hold everywhere
  *   Threads    A context and everything made from it is used by one thread at a time. Several
@@ -395,6 +395,7 @@ MN_API mn_tensor *mn_tanh(mn_tensor *x);
 MN_API mn_tensor *mn_sigmoid(mn_tensor *x);
 MN_API mn_tensor *mn_silu(mn_tensor *x);
 MN_API mn_tensor *mn_gelu(mn_tensor *x);
+
 /* -- products and convolution -- */
 
 /* y = a b for a [..., M, K] and b [..., K, N]; leading axes broadcast. 16-bit products accumulate
@@ -613,10 +614,10 @@ MN_API mn_status mn_backward(mn_tensor *root, double weight);
  * or results that require a gradient; the gradient of no leaf is touched. create_graph: the
  * gradients are recorded, so that a penalty on them or gradients of them can be taken, and the
  * graph of root is kept; else what of it was used is freed. Only ops whose backward is made of
- * differentiable ops can be differentiated twice; others are MN_ERR_UNSUPPORTED, naming the op,
- * where create_graph meets them. An input that root does not depend on is MN_ERR_NO_GRADIENT; zeros
- * are given where the derivative is zero. create_graph inside of a no-grad section is MN_ERR_STATE.
- * On failure all gradients are NULL. */
+ * differentiable ops can be differentiated twice; others (max pooling, batch, layer and group norm,
+ * the losses) are MN_ERR_UNSUPPORTED, naming the op, where create_graph meets them. An input that
+ * root does not depend on is MN_ERR_NO_GRADIENT; zeros are given where the derivative is zero.
+ * create_graph inside of a no-grad section is MN_ERR_STATE. On failure all gradients are NULL. */
 MN_API mn_status mn_gradients(mn_tensor *root, mn_tensor *const *inputs, int count,
                               bool create_graph, mn_tensor **gradients);
 

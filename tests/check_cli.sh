@@ -105,6 +105,12 @@ grep -qE '^resnet8 +[0-9]' out || fail "models: $(cat out)"
 expect 1 'at least 1' "$minim" models --data synthetic:4x4x0:3
 expect 0 '^  ms/step +[0-9]' "$minim" bench --model resnet8 --steps 2 --batch 2 --warmup 0
 
+# the table of ops keeps its columns, and one step is one step
+"$minim" ops | awk 'NR == 1 { at = index($0, "autocast") } /^$/ { exit }
+    NR > 1 && substr($0, at - 1, 2) !~ /^ [A-Z]/ { print; bad = 1 } END { exit bad }' >out ||
+    fail "ops: out of its column: $(cat out)"
+expect 0 ': 1 step, ' "$minim" train $data --steps 1
+
 # broken data files
 mkdir idx
 printf '\0\0\10\3\0\0\0\2\0\0\0\34\0\0\0\34' >idx/train-images-idx3-ubyte

@@ -23,9 +23,15 @@ prints() {
     [[ $output == *"$1"* ]] || fail "${2##*/}: \"$1\" is not in: $output"
 }
 
-prints "step 16: loss" "$build/example_first"
+prints "step 32: loss" "$build/example_first"
+prints "step 20: loss" "$build/example_gradient_penalty"
 prints "gradient agrees; y[2] = 13.5" "$build/example_custom_op"
 prints "the kept model is ready: 23 tensors" "$build/example_train_in_app"
+
+# ---- README.md ------------------------------------------------------------------------------
+
+sed -n '/^```c$/,/^```$/{/^```/d;p}' "$source/README.md" | cmp - "$source/examples/first.c" ||
+    fail "the program in README.md is not examples/first.c"
 
 # ---- inference: a data set of bars, each class another row -----------------------------------
 
