@@ -24,6 +24,9 @@ mn_allocator mn_allocator_or_default(const mn_allocator *allocator);
 bool mn_allocator_grow(const mn_allocator *allocator, void **memory, size_t *capacity, size_t used,
                        size_t wanted);
 
+/* read and write take less than 2 GiB at once. */
+enum { MN_IO_CHUNK = 1 << 30 };
+
 /* FNV-1a, 64 bits, continued from `hash`. */
 #define MN_HASH_START UINT64_C(0xcbf29ce484222325)
 uint64_t mn_hash(uint64_t hash, const void *data, size_t bytes);
@@ -38,6 +41,8 @@ mn_status mn_error_set(mn_error *error, mn_status status, const char *format, ..
 const char *mn_path_shown(const char *path);
 /* The system's text for an errno, in the buffer. */
 const char *mn_system_text(int code, char *buffer, size_t size);
+/* As mn_error_fill: MN_ERR_IO "PATH: cannot VERB: the system's text for errno". */
+mn_status mn_error_system(mn_error *error, const char *path, const char *verb);
 /* Copies an options struct, whose first member is its size, over the defaults in *known. A caller
  * built with an older, shorter struct is served; a longer one is refused. `options` may be NULL. */
 mn_status mn_options_copy(mn_error *error, const char *what, void *known, size_t known_size,

@@ -4,7 +4,7 @@
 #define MN_TRAIN_TRAIN_H
 
 #include "models/models.h"
-#include "train/json.h"
+#include "core/json_write.h"
 
 /* Steps at the start of a process that no timing and no peak counts. */
 #define MN_WARMUP_STEPS 5
