@@ -9,12 +9,6 @@
 /* Steps at the start of a process that no timing and no peak counts. */
 #define MN_WARMUP_STEPS 5
 
-/* ---- system.c -------------------------------------------------------------------------------- */
-
-double mn_clock_seconds(void);
-/* Largest resident set of this process so far, in bytes; 0 if the system does not say. */
-uint64_t mn_peak_rss(void);
-
 /* ---- options.c ------------------------------------------------------------------------------- */
 
 /* One of --epochs and its like, and the smallest value it may have. */
