@@ -199,25 +199,6 @@ static int start_threads(mn_workers *workers)
     return code;
 }
 
-static int make_primitives(mn_workers *workers)
-{
-    int code = pthread_mutex_init(&workers->lock, NULL);
-    if (code != 0)
-        return code;
-    code = pthread_cond_init(&workers->wake, NULL);
-    if (code != 0)
-        goto no_wake;
-    code = pthread_cond_init(&workers->idle, NULL);
-    if (code != 0)
-        goto no_idle;
-    return 0;
-no_idle:
-    pthread_cond_destroy(&workers->wake);
-no_wake:
-    pthread_mutex_destroy(&workers->lock);
-    return code;
-}
-
 mn_workers *mn_workers_create(const mn_allocator *allocator, int threads, mn_parallel_for parallel,
                               void *parallel_user, mn_error *error)
 {
@@ -240,14 +221,11 @@ mn_workers *mn_workers_create(const mn_allocator *allocator, int threads, mn_par
         .threads = threads,
         .parallel = parallel,
         .parallel_user = parallel_user,
+        .lock = PTHREAD_MUTEX_INITIALIZER,
+        .wake = PTHREAD_COND_INITIALIZER,
+        .idle = PTHREAD_COND_INITIALIZER,
     };
-    int code = make_primitives(workers);
-    if (code != 0) {
-        mn_error_set(error, MN_ERR_MEMORY, "no lock for worker threads (error %d)", code);
-        host.free(host.user, workers, bytes);
-        return NULL;
-    }
-    code = parallel ? 0 : start_threads(workers);
+    int code = parallel ? 0 : start_threads(workers);
     if (code != 0) {
         mn_error_set(error, MN_ERR_MEMORY, "cannot start thread %d of %d (error %d); ask for fewer",
                      workers->started + 2, threads, code);

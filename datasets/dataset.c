@@ -254,8 +254,7 @@ mn_dataset *mn_dataset_from_callback(const mn_dataset_source *source, const mn_a
     snprintf(dataset->name, sizeof dataset->name, "%s", chosen.name);
     dataset->source = chosen;
     dataset->info = info_of(chosen.shape, chosen.classes, dataset->name);
-    if (pthread_mutex_init(&dataset->own_mutex, NULL) != 0)
-        return finish(dataset, mn_error_fill(error, MN_ERR_MEMORY, "data: no mutex is to be had"));
+    dataset->own_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     dataset->mutex = &dataset->own_mutex;
     return finish(dataset, MN_OK);
 }

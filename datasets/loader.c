@@ -31,7 +31,7 @@ struct mn_loader {
 
     /* The ring. Batch b lies in slot b % SLOTS; the caller holds batch taken - 1. `filled`,
      * `released`, `stop` and `failure` are under the mutex while the thread runs. */
-    bool synchronized, running;
+    bool running;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -174,21 +174,9 @@ static mn_status allocate_slots(mn_loader *loader, mn_error *error)
     return MN_OK;
 }
 
-/* Without mutex and condition the loader works without a thread. */
-static bool create_synchronization(mn_loader *loader)
-{
-    if (pthread_mutex_init(&loader->mutex, NULL) != 0)
-        return false;
-    bool made = pthread_cond_init(&loader->changed, NULL) == 0;
-    if (!made)
-        pthread_mutex_destroy(&loader->mutex);
-    return made;
-}
-
 static mn_status prepare(mn_loader *loader, mn_error *error)
 {
-    loader->synchronized = loader->options.prefetch && create_synchronization(loader);
-    loader->slots = loader->synchronized ? SLOTS : 1;
+    loader->slots = loader->options.prefetch ? SLOTS : 1;
     MN_TRY(choose_part(loader, error));
     MN_TRY(fill_table(loader, error));
     if (loader->dataset->mutex)
@@ -215,7 +203,11 @@ mn_loader *mn_loader_create(const mn_dataset *dataset, const mn_loader_options *
         mn_error_fill(error, MN_ERR_MEMORY, "loader: no memory");
         return NULL;
     }
-    *loader = (mn_loader){.allocator = allocator, .options = chosen, .dataset = dataset};
+    *loader = (mn_loader){.allocator = allocator,
+                          .options = chosen,
+                          .dataset = dataset,
+                          .mutex = PTHREAD_MUTEX_INITIALIZER,
+                          .changed = PTHREAD_COND_INITIALIZER};
     if (prepare(loader, error) != MN_OK) {
         mn_loader_free(loader);
         return NULL;
@@ -240,10 +232,8 @@ void mn_loader_free(mn_loader *loader)
     if (!loader)
         return;
     stop_thread(loader);
-    if (loader->synchronized) {
-        pthread_cond_destroy(&loader->changed);
-        pthread_mutex_destroy(&loader->mutex);
-    }
+    pthread_cond_destroy(&loader->changed);
+    pthread_mutex_destroy(&loader->mutex);
     mn_allocator allocator = loader->allocator;
     for (int i = 0; i < SLOTS; i++) {
         mn_data_free(&allocator, &loader->images[i]);
@@ -335,7 +325,7 @@ static void *prefetch(void *argument)
 /* Where no thread is to be had the batches are made when they are asked for. */
 static void start_thread(mn_loader *loader)
 {
-    loader->running = loader->synchronized && loader->batches > 0 &&
+    loader->running = loader->options.prefetch && loader->batches > 0 &&
                       mn_thread_start(&loader->thread, prefetch, loader) == 0;
 }
 
