@@ -49,7 +49,7 @@ void cli_catch_interrupts(void);
 
 const char *cli_amp_name(mn_dtype amp);
 
-/* JSON values on a stream: a string with escapes, bytes that are no UTF-8 as U+FFFD; a number, a
+/* JSON values on a stream: a string, which is one of the library's and thus ASCII; a number, a
  * non-finite one as a string; and a number that may not have been measured, NaN, as null. */
 void cli_json_string(FILE *out, const char *text);
 void cli_json_number(FILE *out, double value);

@@ -186,46 +186,33 @@ static bool parse_number(const char *text, double *value)
     return begins_number(text) && end != text && *end == '\0' && isfinite(*value);
 }
 
-static const struct {
+typedef struct choice {
     const char *name;
-    mn_dtype dtype;
-} modes[] = {{"off", MN_F32}, {"bf16", MN_BF16}, {"fp16", MN_F16}, {"fp32", MN_F32}};
-enum { MODES = (int)(sizeof modes / sizeof modes[0]) };
+    int value;
+} choice;
 
-static bool parse_amp(const char *text, mn_dtype *amp)
+static const choice modes[] = {
+    {"off", MN_F32}, {"bf16", MN_BF16}, {"fp16", MN_F16}, {"fp32", MN_F32}, {NULL, -1}};
+static const choice schedules[] = {{"constant", MN_SCHEDULE_CONSTANT},
+                                   {"step", MN_SCHEDULE_STEP},
+                                   {"cosine", MN_SCHEDULE_COSINE},
+                                   {"onecycle", MN_SCHEDULE_ONE_CYCLE},
+                                   {NULL, -1}};
+
+/* The value of that name; -1 if there is none. */
+static int choose(const choice *from, const char *name)
 {
-    int i = 0;
-    while (i < MODES && strcmp(text, modes[i].name) != 0)
-        i++;
-    if (i < MODES)
-        *amp = modes[i].dtype;
-    return i < MODES;
+    while (from->name != NULL && strcmp(from->name, name) != 0)
+        from++;
+    return from->value;
 }
 
 const char *cli_amp_name(mn_dtype amp)
 {
-    int i = 0;
-    while (modes[i].dtype != amp)
-        i++;
-    return modes[i].name;
-}
-
-static bool parse_schedule(const char *text, mn_schedule_kind *kind)
-{
-    static const struct {
-        const char *name;
-        mn_schedule_kind kind;
-    } schedules[] = {{"constant", MN_SCHEDULE_CONSTANT},
-                     {"step", MN_SCHEDULE_STEP},
-                     {"cosine", MN_SCHEDULE_COSINE},
-                     {"onecycle", MN_SCHEDULE_ONE_CYCLE}};
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(text, schedules[i].name) != 0)
-            continue;
-        *kind = schedules[i].kind;
-        return true;
-    }
-    return false;
+    const choice *mode = modes;
+    while (mode->value != (int)amp)
+        mode++;
+    return mode->name;
 }
 
 static bool parse_seed(const char *text, uint64_t *seed)
@@ -241,6 +228,7 @@ static const char *store(const option *opt, const char *text, settings *set)
 {
     void *at = (char *)set + opt->offset;
     int64_t whole;
+    int chosen;
     switch (opt->kind) {
     case TEXT:
         *(const char **)at = text;
@@ -263,9 +251,15 @@ static const char *store(const option *opt, const char *text, settings *set)
         *(int *)at = (int)whole;
         return NULL;
     case AMP:
-        return parse_amp(text, at) ? NULL : "expected off, bf16 or fp16, got";
+        if ((chosen = choose(modes, text)) < 0)
+            return "expected off, bf16 or fp16, got";
+        *(mn_dtype *)at = (mn_dtype)chosen;
+        return NULL;
     case SCHEDULE:
-        return parse_schedule(text, at) ? NULL : "expected constant, step, cosine or onecycle, got";
+        if ((chosen = choose(schedules, text)) < 0)
+            return "expected constant, step, cosine or onecycle, got";
+        *(mn_schedule_kind *)at = (mn_schedule_kind)chosen;
+        return NULL;
     }
     return "cannot be set to";
 }

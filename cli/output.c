@@ -8,40 +8,14 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Length of the UTF-8 sequence at text; 0 if it is not one. */
-static int utf8_length(const unsigned char *text)
-{
-    if (text[0] < 0x80)
-        return 1;
-    int length = text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3 : 4;
-    uint32_t code = text[0] & (0xffu >> (length + 1));
-    if (text[0] < 0xc2 || text[0] > 0xf4)
-        return 0;
-    for (int i = 1; i < length; i++) {
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (text[i] & 0x3fu);
-    }
-    bool overlong = code < (length == 2 ? 0x80u : length == 3 ? 0x800u : 0x10000u);
-    bool surrogate = code >= 0xd800 && code < 0xe000;
-    return overlong || surrogate || code > 0x10ffff ? 0 : length;
-}
-
 void cli_json_string(FILE *out, const char *text)
 {
     putc('"', out);
-    for (const unsigned char *p = (const unsigned char *)text; *p != '\0';) {
-        int length = utf8_length(p);
-        if (*p == '"' || *p == '\\')
-            fprintf(out, "\\%c", *p);
-        else if (*p < 0x20)
+    for (const unsigned char *p = (const unsigned char *)text; *p != '\0'; p++)
+        if (*p == '"' || *p == '\\' || *p < 0x20 || *p > '~')
             fprintf(out, "\\u%04x", *p);
-        else if (length == 0)
-            fputs("\\ufffd", out);
         else
-            fwrite(p, 1, (size_t)length, out);
-        p += length > 0 ? length : 1;
-    }
+            putc(*p, out);
     putc('"', out);
 }
 

@@ -4,6 +4,7 @@
 
 #include "include/minim.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 
 #define MN_TRY(expression)                                                                         \
@@ -19,10 +20,24 @@ bool mn_size_add(size_t a, size_t b, size_t *result);
 
 /* Fills the all-NULL allocator with the C library's. */
 mn_allocator mn_allocator_or_default(const mn_allocator *allocator);
+/* The same into *out; half a pair is refused. */
+mn_status mn_allocator_read(const mn_allocator *allocator, mn_allocator *out, mn_error *error);
 /* Makes *memory, which holds `used` of its *capacity bytes, hold `wanted` (at least doubling it);
  * false: no memory, nothing has changed. */
 bool mn_allocator_grow(const mn_allocator *allocator, void **memory, size_t *capacity, size_t used,
                        size_t wanted);
+
+/* Seconds of a clock that only goes forward. */
+double mn_clock_seconds(void);
+/* Largest resident set of this process so far, in bytes; 0 if the system does not say. */
+uint64_t mn_peak_rss(void);
+/* Starts a thread with signals blocked, so that the application's handlers run on its own threads.
+ * Signals raised by a fault of the thread itself stay open: blocked, they would kill the process
+ * without its handler. Returns an error number, 0: started. */
+int mn_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument);
+
+/* read and write take less than 2 GiB at once. */
+enum { MN_IO_CHUNK = 1 << 30 };
 
 /* FNV-1a, 64 bits, continued from `hash`. */
 #define MN_HASH_START UINT64_C(0xcbf29ce484222325)
@@ -38,6 +53,8 @@ mn_status mn_error_set(mn_error *error, mn_status status, const char *format, ..
 const char *mn_path_shown(const char *path);
 /* The system's text for an errno, in the buffer. */
 const char *mn_system_text(int code, char *buffer, size_t size);
+/* As mn_error_fill: MN_ERR_IO "PATH: cannot VERB: the system's text for errno". */
+mn_status mn_error_system(mn_error *error, const char *path, const char *verb);
 /* Copies an options struct, whose first member is its size, over the defaults in *known. A caller
  * built with an older, shorter struct is served; a longer one is refused. `options` may be NULL. */
 mn_status mn_options_copy(mn_error *error, const char *what, void *known, size_t known_size,

@@ -110,11 +110,8 @@ static mn_status read_options(mn_context_options *known, const mn_context_option
     if (known->threads < 0 || known->threads > MAX_THREADS)
         return mn_error_set(error, MN_ERR_ARGUMENT, "context: %d threads, must be 0 to %d",
                             known->threads, (int)MAX_THREADS);
-    if (!known->allocator.alloc != !known->allocator.free)
-        return mn_error_set(error, MN_ERR_ARGUMENT,
-                            "context: the allocator has only one of alloc and free");
+    MN_TRY(mn_allocator_read(&known->allocator, &known->allocator, error));
     MN_TRY(check_kernels(known->kernels, error));
-    known->allocator = mn_allocator_or_default(&known->allocator);
     if (known->threads == 0)
         known->threads = mn_cpu_available();
     if (known->kernels == MN_KERNELS_AUTO)
@@ -136,8 +133,9 @@ static bool fill_context(mn_context *context, const mn_context_options *options)
     if (!mn_scope_push(context))
         return false;
     context->device = find_device(options->device)->create(&context->allocator, &context->error);
-    if (!context->device || !mn_pool_create(context, options->memory_limit))
+    if (!context->device)
         return false;
+    context->pool.limit = options->memory_limit;
     context->cpu.workers =
         mn_workers_create(&context->allocator, options->threads, options->parallel,
                           options->parallel_user, &context->error);

@@ -133,8 +133,22 @@ typedef mn_status (*mn_cast_hook)(mn_context *context, const mn_op *op, mn_tenso
                                   int count, bool *f32_output);
 
 #define MN_HOST_CLASSES 32
+#define MN_POOL_BINS    256
 
-struct mn_pool;
+/* Device memory may be out of the host's reach, so free blocks are listed beside it. The list has
+ * room for all blocks of the bin: freeing never allocates. */
+typedef struct mn_pool_bin {
+    void **free;
+    size_t count, list_bytes;
+    size_t blocks, block_bytes; /* of this class, handed out or free */
+} mn_pool_bin;
+
+typedef struct mn_pool {
+    mn_pool_bin bins[MN_POOL_BINS];
+    mn_memory_stats stats;
+    uint64_t limit;
+} mn_pool;
+
 struct mn_free_block;
 struct mn_name;
 
@@ -147,7 +161,7 @@ struct mn_context {
     mn_error error;
     mn_device *device;
     mn_cpu cpu;
-    struct mn_pool *pool;
+    mn_pool pool;
     struct mn_free_block *host_free[MN_HOST_CLASSES]; /* entry i: blocks of (i + 1) * 64 bytes */
     size_t host_live;     /* blocks that mn_host_alloc has given out and that have not come back */
     struct mn_name *name; /* the newest of the path */

@@ -3,6 +3,7 @@
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE */
 #include "core/device.h"
 #include "core/core.h"
+#include "core/json_write.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -34,11 +35,10 @@ typedef struct deferred_device {
     mn_allocator allocator;
     mn_fault fault;
     unsigned char *range;
-    size_t used; /* bytes from its beginning */
-    hole *holes; /* room for all blocks, since freeing must not fail */
-    size_t hole_count, block_count, holes_bytes;
-    unsigned char *queue;
-    size_t queued, capacity;
+    size_t used;   /* bytes from its beginning */
+    mn_list holes; /* room for all blocks, since freeing must not fail */
+    int64_t block_count;
+    mn_list queue; /* of bytes */
 } deferred_device;
 
 static deferred_device *self(mn_device *device)
@@ -56,22 +56,20 @@ static size_t padded_bytes(size_t bytes)
 static void *deferred_alloc(mn_device *base, size_t bytes)
 {
     deferred_device *device = self(base);
-    void *holes = device->holes;
-    size_t size = sizeof *device->holes;
+    mn_list *holes = &device->holes;
+    hole *first = holes->items;
     if (bytes > RANGE_BYTES || padded_bytes(bytes) > RANGE_BYTES - device->used)
         return NULL;
     bytes = padded_bytes(bytes);
-    for (hole *at = device->holes; at < device->holes + device->hole_count; at++) {
+    for (hole *at = first; at < first + holes->count; at++) {
         unsigned char *memory = at->memory;
         if (at->bytes != bytes)
             continue;
-        *at = device->holes[--device->hole_count];
+        *at = first[--holes->count];
         return memory;
     }
-    if (!mn_allocator_grow(&device->allocator, &holes, &device->holes_bytes,
-                           device->hole_count * size, (device->block_count + 1) * size))
+    if (!mn_list_reserve(holes, (size_t)(device->block_count + 1 - holes->count)))
         return NULL;
-    device->holes = holes;
     device->block_count++;
     device->used += bytes;
     return device->range + device->used - bytes;
@@ -80,8 +78,7 @@ static void *deferred_alloc(mn_device *base, size_t bytes)
 /* Queued work may still use it, but the next owner's work is queued after that. */
 static void deferred_free(mn_device *base, void *memory, size_t bytes)
 {
-    deferred_device *device = self(base);
-    device->holes[device->hole_count++] = (hole){memory, padded_bytes(bytes)};
+    mn_list_append(&self(base)->holes, &(hole){memory, padded_bytes(bytes)}, 1);
 }
 
 static mn_status protect(deferred_device *device, int protection)
@@ -99,49 +96,38 @@ static mn_status run_and_copy(deferred_device *device, void *host, const void *s
     device->base.synchronizations++;
     mn_status status = protect(device, PROT_READ | PROT_WRITE);
     unsigned mode = mn_fp_enter();
-    for (size_t at = 0; status == MN_OK && at < device->queued;) {
-        entry next;
-        memcpy(&next, device->queue + at, sizeof next);
-        next.work(device->queue + at + ALIGNMENT);
-        at += next.bytes;
+    const char *at = device->queue.items, *end = at ? at + device->queue.count : at;
+    for (entry next; status == MN_OK && at < end; at += next.bytes) {
+        memcpy(&next, at, sizeof next);
+        next.work(at + ALIGNMENT);
     }
     mn_fp_restore(mode);
     if (status == MN_OK && bytes > 0)
         memcpy(host, src, bytes);
-    device->queued = 0;
+    device->queue.count = 0;
     mn_status closed = protect(device, PROT_NONE);
     return status != MN_OK ? status : closed;
-}
-
-static bool reserve(deferred_device *device, size_t more)
-{
-    void *queue = device->queue;
-    size_t wanted;
-    if (!mn_size_add(device->queued, more, &wanted) ||
-        !mn_allocator_grow(&device->allocator, &queue, &device->capacity, device->queued, wanted))
-        return false;
-    device->queue = queue;
-    return true;
 }
 
 /* Queues work with a record of the given size; *record is where to write it. */
 static mn_status append(deferred_device *device, void (*work)(const void *record), size_t bytes,
                         void **record)
 {
+    mn_list *queue = &device->queue;
     size_t padded;
     if (!mn_size_add(bytes, 2 * ALIGNMENT - 1, &padded))
         return MN_ERR_MEMORY;
     padded = padded / ALIGNMENT * ALIGNMENT;
-    if (!reserve(device, padded)) {
+    if (!mn_list_reserve(queue, padded)) {
         /* No memory for a longer queue: what is queued runs now and makes room. */
         MN_TRY(run_and_copy(device, NULL, NULL, 0));
-        if (!reserve(device, padded))
+        if (!mn_list_reserve(queue, padded))
             return MN_ERR_MEMORY;
     }
-    unsigned char *at = device->queue + device->queued;
+    char *at = (char *)queue->items + queue->count;
     memcpy(at, &(entry){work, padded}, sizeof(entry));
     *record = at + ALIGNMENT;
-    device->queued += padded;
+    queue->count += (int64_t)padded;
     return MN_OK;
 }
 
@@ -190,10 +176,8 @@ static void deferred_destroy(mn_device *base)
     deferred_device *device = self(base);
     mn_allocator allocator = device->allocator;
     munmap(device->range, RANGE_BYTES);
-    if (device->holes)
-        allocator.free(allocator.user, device->holes, device->holes_bytes);
-    if (device->queue)
-        allocator.free(allocator.user, device->queue, device->capacity);
+    mn_list_free(&device->holes);
+    mn_list_free(&device->queue);
     allocator.free(allocator.user, device, sizeof *device);
 }
 
@@ -222,6 +206,8 @@ mn_device *mn_device_deferred_create(const mn_allocator *allocator, mn_error *er
                  .destroy = deferred_destroy},
         .allocator = *allocator,
         .range = range,
+        .holes = mn_list_new(allocator, sizeof(hole)),
+        .queue = mn_list_new(allocator, 1),
     };
     device->base.fault = &device->fault;
     return &device->base;

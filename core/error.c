@@ -1,6 +1,7 @@
 /* core/error.c: status names, the pending error, and faults of device work. */
 #include "core/parts.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -84,6 +85,13 @@ const char *mn_system_text(int code, char *buffer, size_t size)
     if (strerror_r(code, buffer, size) != 0)
         snprintf(buffer, size, "error %d", code);
     return buffer;
+}
+
+mn_status mn_error_system(mn_error *error, const char *path, const char *verb)
+{
+    char reason[128];
+    return mn_error_fill(error, MN_ERR_IO, "%s: cannot %s: %s", mn_path_shown(path), verb,
+                         mn_system_text(errno, reason, sizeof reason));
 }
 
 mn_status mn_fail(mn_context *context, mn_status status, const char *format, ...)

@@ -44,6 +44,15 @@ mn_allocator mn_allocator_or_default(const mn_allocator *allocator)
     return (mn_allocator){default_alloc, default_free, NULL};
 }
 
+mn_status mn_allocator_read(const mn_allocator *allocator, mn_allocator *out, mn_error *error)
+{
+    if (allocator && !allocator->alloc != !allocator->free)
+        return mn_error_fill(error, MN_ERR_ARGUMENT,
+                             "allocator: set both alloc and free, or neither");
+    *out = mn_allocator_or_default(allocator);
+    return MN_OK;
+}
+
 bool mn_allocator_grow(const mn_allocator *allocator, void **memory, size_t *capacity, size_t used,
                        size_t wanted)
 {

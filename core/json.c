@@ -86,8 +86,7 @@ mn_status mn_json_integer(mn_json *json, int64_t *value)
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* Length of the UTF-8 sequence at text, 0 if there is no valid one. */
-static size_t utf8_sequence(const char *text, size_t left)
+size_t mn_utf8_sequence(const char *text, size_t left)
 {
     static const unsigned char lead[] = {0, 0x00, 0xc2, 0xe0, 0xf0};
     static const unsigned char lead_end[] = {0, 0x7f, 0xdf, 0xef, 0xf4};
@@ -110,8 +109,8 @@ static size_t utf8_sequence(const char *text, size_t left)
 bool mn_utf8_valid(const char *text)
 {
     size_t sequence = 1;
-    for (size_t left = strlen(text); left > 0 && sequence > 0; left -= sequence, text += sequence)
-        sequence = utf8_sequence(text, left);
+    for (; *text && sequence > 0; text += sequence)
+        sequence = mn_utf8_sequence(text, 4);
     return sequence > 0;
 }
 
@@ -148,7 +147,7 @@ static size_t decode(const char *at, const char *end, char **out)
 {
     static const char escapes[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (*at != '\\') {
-        size_t length = (unsigned char)*at < 0x20 ? 0 : utf8_sequence(at, (size_t)(end - at));
+        size_t length = (unsigned char)*at < 0x20 ? 0 : mn_utf8_sequence(at, (size_t)(end - at));
         memcpy(*out, at, length);
         *out += length;
         return length;

@@ -29,7 +29,9 @@ mn_status mn_json_integer(mn_json *json, int64_t *value);
 /* Nothing but white space is left. */
 mn_status mn_json_end(mn_json *json);
 
-/* True for UTF-8 without overlong forms, surrogates and values above 10FFFF. */
+/* Bytes of the UTF-8 sequence that a text of `left` bytes, or one with a zero at its end, begins
+ * with; 0 if there is none: overlong forms, surrogates and values above 10FFFF are none. */
+size_t mn_utf8_sequence(const char *text, size_t left);
 bool mn_utf8_valid(const char *text);
 
 #endif

@@ -8,8 +8,6 @@
 /* Gives the free lists of host memory back to the allocator. */
 void mn_host_trim(mn_context *context);
 
-/* False after recording an error; destroy accepts a pool that was never made. */
-bool mn_pool_create(mn_context *context, uint64_t limit);
 void mn_pool_destroy(mn_context *context);
 /* Waits for the device, then gives all cached blocks back. */
 void mn_pool_flush(mn_context *context);

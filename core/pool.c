@@ -3,30 +3,10 @@
  * served without asking the device again. */
 #include "core/parts.h"
 
-#include <string.h>
+enum { GRAIN = 64, SMALL_SHIFT = 12, SMALL_BYTES = 1 << SMALL_SHIFT };
+enum { SMALL_BINS = SMALL_BYTES / GRAIN, LARGEST_SHIFT = 60 };
 
-enum {
-    GRAIN = 64,
-    SMALL_SHIFT = 12,
-    SMALL_BYTES = 1 << SMALL_SHIFT,
-    SMALL_BINS = SMALL_BYTES / GRAIN,
-    LARGEST_SHIFT = 60,
-    BIN_COUNT = SMALL_BINS + 4 * (LARGEST_SHIFT - SMALL_SHIFT)
-};
-
-/* Device memory may be out of the host's reach, so free blocks are listed beside it. The list has
- * room for all blocks of the bin: freeing never allocates. */
-typedef struct pool_bin {
-    void **free;
-    size_t count, list_bytes;
-    size_t blocks, block_bytes; /* of this class, handed out or free */
-} pool_bin;
-
-struct mn_pool {
-    pool_bin bins[BIN_COUNT];
-    mn_memory_stats stats;
-    uint64_t limit;
-};
+_Static_assert(MN_POOL_BINS == SMALL_BINS + 4 * (LARGEST_SHIFT - SMALL_SHIFT), "a bin per class");
 
 typedef struct size_class {
     size_t bin;
@@ -54,30 +34,16 @@ static size_t live_bytes(size_t bytes)
     return (bytes + GRAIN - 1) / GRAIN * GRAIN;
 }
 
-bool mn_pool_create(mn_context *context, uint64_t limit)
-{
-    const mn_allocator *allocator = &context->allocator;
-    struct mn_pool *pool = allocator->alloc(allocator->user, sizeof *pool, GRAIN);
-    if (!pool) {
-        mn_fail(context, MN_ERR_MEMORY, "no memory for a memory pool");
-        return false;
-    }
-    memset(pool, 0, sizeof *pool);
-    pool->limit = limit;
-    context->pool = pool;
-    return true;
-}
-
 void mn_pool_flush(mn_context *context)
 {
-    struct mn_pool *pool = context->pool;
+    mn_pool *pool = &context->pool;
     mn_device *device = context->device;
-    if (!pool || !device)
+    if (!device)
         return;
     /* A device that fails here is met again by the next call that waits. */
     (void)device->synchronize(device);
-    for (size_t i = 0; i < BIN_COUNT; i++) {
-        pool_bin *bin = &pool->bins[i];
+    for (size_t i = 0; i < MN_POOL_BINS; i++) {
+        mn_pool_bin *bin = &pool->bins[i];
         bin->blocks -= bin->count;
         pool->stats.pool_bytes -= bin->count * bin->block_bytes;
         while (bin->count > 0)
@@ -87,24 +53,20 @@ void mn_pool_flush(mn_context *context)
 
 void mn_pool_destroy(mn_context *context)
 {
-    struct mn_pool *pool = context->pool;
+    mn_pool *pool = &context->pool;
     const mn_allocator *allocator = &context->allocator;
-    if (!pool)
-        return;
     mn_pool_flush(context);
-    for (size_t i = 0; i < BIN_COUNT; i++) {
-        pool_bin *bin = &pool->bins[i];
+    for (size_t i = 0; i < MN_POOL_BINS; i++) {
+        mn_pool_bin *bin = &pool->bins[i];
         if (bin->free)
             allocator->free(allocator->user, bin->free, bin->list_bytes);
     }
-    allocator->free(allocator->user, pool, sizeof *pool);
-    context->pool = NULL;
 }
 
 static void *new_block(mn_context *context, size_class class)
 {
-    struct mn_pool *pool = context->pool;
-    pool_bin *bin = &pool->bins[class.bin];
+    mn_pool *pool = &context->pool;
+    mn_pool_bin *bin = &pool->bins[class.bin];
     void *list = bin->free;
     size_t bytes = sizeof *bin->free;
     if (!mn_allocator_grow(&context->allocator, &list, &bin->list_bytes, bin->count * bytes,
@@ -124,7 +86,7 @@ static void *new_block(mn_context *context, size_class class)
 static void *take_block(mn_context *context, size_t bytes)
 {
     size_class class = class_of(bytes);
-    pool_bin *bin = &context->pool->bins[class.bin];
+    mn_pool_bin *bin = &context->pool.bins[class.bin];
     if (bin->count > 0)
         return bin->free[--bin->count];
     void *memory = new_block(context, class);
@@ -137,8 +99,8 @@ static void *take_block(mn_context *context, size_t bytes)
 
 void *mn_pool_alloc(mn_context *context, size_t bytes)
 {
-    mn_memory_stats *stats = &context->pool->stats;
-    uint64_t limit = context->pool->limit;
+    mn_memory_stats *stats = &context->pool.stats;
+    uint64_t limit = context->pool.limit;
     if (bytes == 0)
         return NULL;
     size_t live = bytes <= (size_t)1 << LARGEST_SHIFT ? live_bytes(bytes) : bytes;
@@ -164,18 +126,18 @@ void mn_pool_free(mn_context *context, void *memory, size_t bytes)
 {
     if (!memory)
         return;
-    pool_bin *bin = &context->pool->bins[class_of(bytes).bin];
-    context->pool->stats.live_bytes -= live_bytes(bytes);
+    mn_pool_bin *bin = &context->pool.bins[class_of(bytes).bin];
+    context->pool.stats.live_bytes -= live_bytes(bytes);
     bin->free[bin->count++] = memory;
 }
 
 mn_memory_stats mn_memory_stats_get(const mn_context *context)
 {
-    return context ? context->pool->stats : (mn_memory_stats){0};
+    return context ? context->pool.stats : (mn_memory_stats){0};
 }
 
 void mn_memory_reset_peak(mn_context *context)
 {
     if (context)
-        context->pool->stats.peak_bytes = context->pool->stats.live_bytes;
+        context->pool.stats.peak_bytes = context->pool.stats.live_bytes;
 }

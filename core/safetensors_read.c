@@ -18,13 +18,6 @@ const char *const mn_file_dtype_names[MN_DTYPE_COUNT] = {
     [MN_I64] = "I64", [MN_I32] = "I32", [MN_U8] = "U8",
 };
 
-mn_status mn_file_fail(mn_context *context, const char *path, const char *verb)
-{
-    char reason[128];
-    return mn_fail(context, MN_ERR_IO, "%s: cannot %s: %s", mn_path_shown(path), verb,
-                   mn_system_text(errno, reason, sizeof reason));
-}
-
 void mn_file_digits(uint64_t hash, char digits[MN_FILE_DIGITS])
 {
     for (int i = MN_FILE_DIGITS - 1; i >= 0; i--, hash >>= 4)
@@ -73,11 +66,11 @@ static mn_status read_all(reader *in, void *data, size_t bytes)
         return MN_OK;
     }
     for (char *at = data; bytes > 0;) {
-        ssize_t got = read(in->file, at, bytes < MN_FILE_CHUNK ? bytes : MN_FILE_CHUNK);
+        ssize_t got = read(in->file, at, bytes < MN_IO_CHUNK ? bytes : MN_IO_CHUNK);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return mn_file_fail(in->context, in->shown, "read");
+            return mn_error_system(&in->context->error, in->shown, "read");
         if (got == 0)
             return mn_fail(in->context, MN_ERR_FORMAT, "%s: the file became shorter while reading",
                            in->shown);
@@ -93,9 +86,9 @@ static mn_status open_file(reader *in, const char *path)
     /* Without O_NONBLOCK the open of a pipe would wait for a writer. */
     in->file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (in->file < 0)
-        return mn_file_fail(in->context, path, "open");
+        return mn_error_system(&in->context->error, path, "open");
     if (fstat(in->file, &info) != 0)
-        return mn_file_fail(in->context, path, "read");
+        return mn_error_system(&in->context->error, path, "read");
     if (!S_ISREG(info.st_mode))
         return mn_fail(in->context, MN_ERR_IO, "%s: not a regular file", in->shown);
     in->data_bytes = info.st_size;

@@ -5,15 +5,12 @@
  * that has not woken yet. Nested runs (or a second thread's) find `busy` set and run inline. */
 #include "core/core.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <time.h>
 
 #define ALIGNMENT 64
 /* Ops follow each other closely: waiting a little saves a sleep and a wake-up. */
-#define SPIN_NANOSECONDS 20000
-#define PAUSES_PER_LOOK  32
+#define SPIN_SECONDS    20e-6
+#define PAUSES_PER_LOOK 32
 
 typedef struct work {
     void (*task)(void *arg, int64_t index, int slot);
@@ -56,13 +53,6 @@ static void pause_briefly(void)
     }
 }
 
-static int64_t now_nanoseconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 /* Takes indices until none is left. */
 static void pull(mn_workers *workers, const work *job, int slot)
 {
@@ -88,8 +78,8 @@ static void run_inline(const work *job)
 
 static void spin_for_generation(mn_workers *workers, unsigned seen)
 {
-    int64_t end = now_nanoseconds() + SPIN_NANOSECONDS;
-    while (atomic_load(&workers->generation) == seen && now_nanoseconds() < end)
+    double end = mn_clock_seconds() + SPIN_SECONDS;
+    while (atomic_load(&workers->generation) == seen && mn_clock_seconds() < end)
         pause_briefly();
 }
 
@@ -151,8 +141,8 @@ static void finish(mn_workers *workers)
     pthread_mutex_lock(&workers->lock);
     workers->open = false;
     pthread_mutex_unlock(&workers->lock);
-    int64_t end = now_nanoseconds() + SPIN_NANOSECONDS;
-    while (atomic_load(&workers->active) != 0 && now_nanoseconds() < end)
+    double end = mn_clock_seconds() + SPIN_SECONDS;
+    while (atomic_load(&workers->active) != 0 && mn_clock_seconds() < end)
         pause_briefly();
     pthread_mutex_lock(&workers->lock);
     while (atomic_load(&workers->active) != 0)
@@ -196,46 +186,16 @@ void mn_workers_run(mn_workers *workers, int64_t count,
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
-/* Starts the threads with signals blocked, so that the application's handlers run on its own
- * threads. Signals raised by a fault of the thread itself stay open: blocked, they would kill the
- * process without its handler. */
 static int start_threads(mn_workers *workers)
 {
-    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
-    sigset_t blocked, before;
-    sigfillset(&blocked);
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        sigdelset(&blocked, faults[i]);
-    int code = pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    if (code != 0)
-        return code;
+    int code = 0;
     while (code == 0 && workers->started < workers->threads - 1) {
         worker *w = &workers->worker[workers->started];
         w->workers = workers;
         w->slot = workers->started + 1;
-        code = pthread_create(&w->thread, NULL, worker_main, w);
+        code = mn_thread_start(&w->thread, worker_main, w);
         workers->started += code == 0;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return code;
-}
-
-static int make_primitives(mn_workers *workers)
-{
-    int code = pthread_mutex_init(&workers->lock, NULL);
-    if (code != 0)
-        return code;
-    code = pthread_cond_init(&workers->wake, NULL);
-    if (code != 0)
-        goto no_wake;
-    code = pthread_cond_init(&workers->idle, NULL);
-    if (code != 0)
-        goto no_idle;
-    return 0;
-no_idle:
-    pthread_cond_destroy(&workers->wake);
-no_wake:
-    pthread_mutex_destroy(&workers->lock);
     return code;
 }
 
@@ -261,14 +221,11 @@ mn_workers *mn_workers_create(const mn_allocator *allocator, int threads, mn_par
         .threads = threads,
         .parallel = parallel,
         .parallel_user = parallel_user,
+        .lock = PTHREAD_MUTEX_INITIALIZER,
+        .wake = PTHREAD_COND_INITIALIZER,
+        .idle = PTHREAD_COND_INITIALIZER,
     };
-    int code = make_primitives(workers);
-    if (code != 0) {
-        mn_error_set(error, MN_ERR_MEMORY, "no lock for worker threads (error %d)", code);
-        host.free(host.user, workers, bytes);
-        return NULL;
-    }
-    code = parallel ? 0 : start_threads(workers);
+    int code = parallel ? 0 : start_threads(workers);
     if (code != 0) {
         mn_error_set(error, MN_ERR_MEMORY, "cannot start thread %d of %d (error %d); ask for fewer",
                      workers->started + 2, threads, code);

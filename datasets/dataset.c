@@ -15,15 +15,6 @@ static const char *const fashion_names[] = {"T-shirt/top", "Trouser",   "Pullove
                                             "Coat",        "Sandal",    "Shirt",    "Sneaker",
                                             "Bag",         "Ankle boot"};
 
-mn_status mn_data_allocator(const mn_allocator *allocator, mn_allocator *out, mn_error *error)
-{
-    if (allocator && !allocator->alloc != !allocator->free)
-        return mn_error_fill(error, MN_ERR_ARGUMENT,
-                             "allocator: set both alloc and free, or neither");
-    *out = mn_allocator_or_default(allocator);
-    return MN_OK;
-}
-
 mn_status mn_data_alloc(const mn_allocator *allocator, mn_data_buffer *buffer, size_t count,
                         size_t size, mn_error *error)
 {
@@ -96,7 +87,7 @@ static uint64_t fingerprint(const mn_dataset *dataset)
 static mn_dataset *create(const mn_allocator *allocator, mn_error *error)
 {
     mn_allocator chosen;
-    if (mn_data_allocator(allocator, &chosen, error) != MN_OK)
+    if (mn_allocator_read(allocator, &chosen, error) != MN_OK)
         return NULL;
     mn_dataset *dataset = chosen.alloc(chosen.user, sizeof *dataset, ALIGNMENT);
     if (!dataset) {
@@ -263,8 +254,7 @@ mn_dataset *mn_dataset_from_callback(const mn_dataset_source *source, const mn_a
     snprintf(dataset->name, sizeof dataset->name, "%s", chosen.name);
     dataset->source = chosen;
     dataset->info = info_of(chosen.shape, chosen.classes, dataset->name);
-    if (pthread_mutex_init(&dataset->own_mutex, NULL) != 0)
-        return finish(dataset, mn_error_fill(error, MN_ERR_MEMORY, "data: no mutex is to be had"));
+    dataset->own_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     dataset->mutex = &dataset->own_mutex;
     return finish(dataset, MN_OK);
 }

@@ -6,8 +6,6 @@
 
 #include "core/base.h"
 
-#include <pthread.h>
-
 /* Memory with the size it was asked for, which the allocator's free wants back. */
 typedef struct mn_data_buffer {
     void *data;
@@ -27,8 +25,6 @@ struct mn_dataset {
     pthread_mutex_t own_mutex;
 };
 
-/* Copies *allocator, or the C library's for NULL and all NULL; half a pair is an error. */
-mn_status mn_data_allocator(const mn_allocator *allocator, mn_allocator *out, mn_error *error);
 /* count * size bytes, aligned for any vector unit. A buffer that is all zero holds nothing. */
 mn_status mn_data_alloc(const mn_allocator *allocator, mn_data_buffer *buffer, size_t count,
                         size_t size, mn_error *error);

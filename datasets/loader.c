@@ -4,10 +4,7 @@
 #include "core/philox.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
-#include <time.h>
 
 /* One with the caller, one ready, one being filled. */
 #define SLOTS        3
@@ -34,7 +31,7 @@ struct mn_loader {
 
     /* The ring. Batch b lies in slot b % SLOTS; the caller holds batch taken - 1. `filled`,
      * `released`, `stop` and `failure` are under the mutex while the thread runs. */
-    bool synchronized, running;
+    bool running;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -177,21 +174,9 @@ static mn_status allocate_slots(mn_loader *loader, mn_error *error)
     return MN_OK;
 }
 
-/* Without mutex and condition the loader works without a thread. */
-static bool create_synchronization(mn_loader *loader)
-{
-    if (pthread_mutex_init(&loader->mutex, NULL) != 0)
-        return false;
-    bool made = pthread_cond_init(&loader->changed, NULL) == 0;
-    if (!made)
-        pthread_mutex_destroy(&loader->mutex);
-    return made;
-}
-
 static mn_status prepare(mn_loader *loader, mn_error *error)
 {
-    loader->synchronized = loader->options.prefetch && create_synchronization(loader);
-    loader->slots = loader->synchronized ? SLOTS : 1;
+    loader->slots = loader->options.prefetch ? SLOTS : 1;
     MN_TRY(choose_part(loader, error));
     MN_TRY(fill_table(loader, error));
     if (loader->dataset->mutex)
@@ -211,14 +196,18 @@ mn_loader *mn_loader_create(const mn_dataset *dataset, const mn_loader_options *
     }
     if (mn_options_copy(error, "mn_loader", &chosen, sizeof chosen, options) != MN_OK ||
         check_options(&chosen, dataset->info.channels, error) != MN_OK ||
-        mn_data_allocator(&chosen.allocator, &allocator, error) != MN_OK)
+        mn_allocator_read(&chosen.allocator, &allocator, error) != MN_OK)
         return NULL;
     mn_loader *loader = allocator.alloc(allocator.user, sizeof *loader, 64);
     if (!loader) {
         mn_error_fill(error, MN_ERR_MEMORY, "loader: no memory");
         return NULL;
     }
-    *loader = (mn_loader){.allocator = allocator, .options = chosen, .dataset = dataset};
+    *loader = (mn_loader){.allocator = allocator,
+                          .options = chosen,
+                          .dataset = dataset,
+                          .mutex = PTHREAD_MUTEX_INITIALIZER,
+                          .changed = PTHREAD_COND_INITIALIZER};
     if (prepare(loader, error) != MN_OK) {
         mn_loader_free(loader);
         return NULL;
@@ -243,10 +232,8 @@ void mn_loader_free(mn_loader *loader)
     if (!loader)
         return;
     stop_thread(loader);
-    if (loader->synchronized) {
-        pthread_cond_destroy(&loader->changed);
-        pthread_mutex_destroy(&loader->mutex);
-    }
+    pthread_cond_destroy(&loader->changed);
+    pthread_mutex_destroy(&loader->mutex);
     mn_allocator allocator = loader->allocator;
     for (int i = 0; i < SLOTS; i++) {
         mn_data_free(&allocator, &loader->images[i]);
@@ -338,15 +325,8 @@ static void *prefetch(void *argument)
 /* Where no thread is to be had the batches are made when they are asked for. */
 static void start_thread(mn_loader *loader)
 {
-    sigset_t all, before;
-    if (!loader->synchronized || loader->batches == 0)
-        return;
-    /* The program's signals are for its own threads. */
-    sigfillset(&all);
-    if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0)
-        return;
-    loader->running = pthread_create(&loader->thread, NULL, prefetch, loader) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    loader->running = loader->options.prefetch && loader->batches > 0 &&
+                      mn_thread_start(&loader->thread, prefetch, loader) == 0;
 }
 
 static void make_order(mn_loader *loader, int64_t epoch)
@@ -386,13 +366,6 @@ mn_status mn_loader_start(mn_loader *loader, int64_t epoch, int64_t position, mn
     return MN_OK;
 }
 
-static double seconds(void)
-{
-    struct timespec now = {0};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Gives back what the caller holds and waits for batch `taken`; false: it could not be made. */
 static bool await(mn_loader *loader)
 {
@@ -425,9 +398,9 @@ mn_status mn_loader_next(mn_loader *loader, mn_batch *batch, mn_error *error)
     if (loader->taken == loader->batches)
         return MN_OK;
     int slot = loader->running ? (int)(loader->taken % SLOTS) : 0;
-    double begin = seconds();
+    double begin = mn_clock_seconds();
     bool there = loader->running ? await(loader) : make_now(loader);
-    loader->waited += seconds() - begin;
+    loader->waited += mn_clock_seconds() - begin;
     if (!there)
         return mn_error_fill(error, loader->failure.status, "%s", loader->failure.message);
     batch->count = batch_count(loader, loader->taken);

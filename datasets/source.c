@@ -54,13 +54,6 @@ static void zlib_free(voidpf opaque, voidpf address)
     allocator->free(allocator->user, head, head->size);
 }
 
-static mn_status fail_system(mn_error *error, const char *path, const char *what, int code)
-{
-    char reason[128];
-    return mn_error_fill(error, MN_ERR_IO, "%s: %s: %s", mn_path_shown(path), what,
-                         mn_system_text(code, reason, sizeof reason));
-}
-
 /* Where input stands in the file: what was read less what still waits in the buffer. */
 static unsigned long long input_position(const mn_data_source *source)
 {
@@ -76,7 +69,7 @@ static mn_status refill(mn_data_source *source, mn_error *error)
         got = read(source->file, source->input, INPUT_SIZE);
     } while (got < 0 && errno == EINTR);
     if (got < 0)
-        return fail_system(error, source->path, "cannot read", errno);
+        return mn_error_system(error, source->path, "read");
     source->file_done = got == 0;
     source->file_bytes += (uint64_t)got;
     source->stream.next_in = source->input;
@@ -90,10 +83,9 @@ static mn_status open_regular(const char *path, int *file, mn_error *error)
     /* Not blocking, so that a pipe is refused below instead of waited for. */
     *file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*file < 0)
-        return errno == ENOENT || errno == ENOTDIR ? MN_OK
-                                                   : fail_system(error, path, "cannot open", errno);
+        return errno == ENOENT || errno == ENOTDIR ? MN_OK : mn_error_system(error, path, "open");
     if (fstat(*file, &status) != 0)
-        return fail_system(error, path, "cannot look at", errno);
+        return mn_error_system(error, path, "look at");
     if (!S_ISREG(status.st_mode))
         return mn_error_fill(error, MN_ERR_IO, "%s: is %s, not a regular file", mn_path_shown(path),
                              S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe");

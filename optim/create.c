@@ -6,7 +6,7 @@
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-static mn_status check_amount(mn_context *context, const char *kind, const char *name, double value)
+mn_status mn_check_amount(mn_context *context, const char *kind, const char *name, double value)
 {
     if (value >= 0 && isfinite(value))
         return MN_OK;
@@ -34,7 +34,7 @@ static mn_status check_schedule(mn_context *context, const char *kind, const mn_
         return mn_fail(context, MN_ERR_ARGUMENT,
                        "%s: the step schedule needs step_size > 0, not %lld", kind,
                        (long long)s->step_size);
-    return check_amount(context, kind, "gamma of the schedule", s->gamma);
+    return mn_check_amount(context, kind, "gamma of the schedule", s->gamma);
 }
 
 mn_status mn_check_parameters(mn_context *context, const char *what, mn_tensor *const *parameters,
@@ -172,8 +172,8 @@ mn_optimizer *mn_optimizer_create(mn_context *context, const mn_recipe *recipe,
 {
     static const double record[MN_RECORD_SIZE] = {[MN_OPT_APPLIED] = -1, [MN_OPT_CLIP] = 1};
     const char *name = recipe->kind->name;
-    if (check_amount(context, name, "lr", recipe->step.lr) != MN_OK ||
-        check_amount(context, name, "weight_decay", recipe->step.weight_decay) != MN_OK ||
+    if (mn_check_amount(context, name, "lr", recipe->step.lr) != MN_OK ||
+        mn_check_amount(context, name, "weight_decay", recipe->step.weight_decay) != MN_OK ||
         check_schedule(context, name, &recipe->schedule) != MN_OK ||
         mn_check_parameters(context, name, parameters, count) != MN_OK)
         return NULL;
@@ -225,8 +225,8 @@ mn_status mn_optimizer_add_group(mn_optimizer *optimizer, mn_tensor *const *para
     const double lr = isnan(o.lr) ? optimizer->recipe.step.lr : o.lr;
     const double decay =
         isnan(o.weight_decay) ? optimizer->recipe.step.weight_decay : o.weight_decay;
-    MN_TRY(check_amount(context, name, "lr of a group", lr));
-    MN_TRY(check_amount(context, name, "weight_decay of a group", decay));
+    MN_TRY(mn_check_amount(context, name, "lr of a group", lr));
+    MN_TRY(mn_check_amount(context, name, "weight_decay of a group", decay));
     MN_TRY(mn_check_parameters(context, name, parameters, count));
     MN_TRY(check_new(optimizer, parameters, count));
     return add_group(optimizer, parameters, count, lr, decay);
@@ -242,7 +242,7 @@ mn_status mn_optimizer_set_lr(mn_optimizer *optimizer, int group, double lr)
     if (optimizer->stage != MN_STAGE_READY)
         return mn_fail(context, MN_ERR_STATE,
                        "optimizer_set_lr: only between steps: call mn_grad_scaler_update first");
-    MN_TRY(check_amount(context, optimizer->recipe.kind->name, "lr of a group", lr));
+    MN_TRY(mn_check_amount(context, optimizer->recipe.kind->name, "lr of a group", lr));
     optimizer->groups[group].lr = lr;
     return MN_OK;
 }

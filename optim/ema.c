@@ -23,19 +23,27 @@ static mn_status check(const mn_ema *ema)
     return ema ? ema->context->error.status : MN_ERR_ARGUMENT;
 }
 
-/* to[i] = from[i] for all, or if memory is short for none: the rehearsal asks for it first. */
-static mn_status assign_all(mn_ema *ema, mn_tensor **to, mn_tensor **from)
+/* Runs assign or blend on all, or if memory is short on none: the rehearsal asks for it first. */
+static mn_status run_all(mn_ema *ema, mn_op_id op, mn_tensor **to, mn_tensor **from,
+                         mn_tensor *record)
 {
+    const mn_blend_attributes blend = {ema->decay, 1 - ema->decay};
     for (int pass = 0; pass < 2; pass++) {
         ema->context->rehearsing = pass == 0;
         for (int i = 0; i < ema->count; i++) {
-            mn_tensor *const inputs[2] = {to[i], from[i]};
-            mn_dispatch1(ema->context, MN_OP_assign, inputs, 2, NULL);
+            mn_tensor *const inputs[3] = {to[i], from[i], record};
+            mn_dispatch1(ema->context, op, inputs, op == MN_OP_blend ? 3 : 2,
+                         op == MN_OP_blend ? &blend : NULL);
         }
         ema->context->rehearsing = false;
         MN_TRY(ema->context->error.status);
     }
     return MN_OK;
+}
+
+static mn_status assign_all(mn_ema *ema, mn_tensor **to, mn_tensor **from)
+{
+    return run_all(ema, MN_OP_assign, to, from, NULL);
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -103,18 +111,8 @@ mn_status mn_ema_update(mn_ema *ema, const mn_optimizer *optimizer)
 {
     MN_TRY(check(ema));
     MN_TRY(refuse_swapped(ema, "ema_update"));
-    const mn_blend_attributes attributes = {ema->decay, 1 - ema->decay};
-    for (int pass = 0; pass < 2; pass++) {
-        ema->context->rehearsing = pass == 0;
-        for (int i = 0; i < ema->count; i++) {
-            mn_tensor *const inputs[3] = {ema->averages[i], ema->parameters[i],
-                                          optimizer ? optimizer->record : NULL};
-            mn_dispatch1(ema->context, MN_OP_blend, inputs, 3, &attributes);
-        }
-        ema->context->rehearsing = false;
-        MN_TRY(ema->context->error.status);
-    }
-    return MN_OK;
+    return run_all(ema, MN_OP_blend, ema->averages, ema->parameters,
+                   optimizer ? optimizer->record : NULL);
 }
 
 /* Tensors for the parameters' values while swapped. */

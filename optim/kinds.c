@@ -1,8 +1,6 @@
 /* The kinds of optimizers: their options, and what of them the machinery of all needs. */
 #include "optim/optim.h"
 
-#include <math.h>
-
 /* ---- options --------------------------------------------------------------------------------- */
 
 mn_sgd_options mn_sgd_options_default(void)
@@ -40,14 +38,6 @@ static mn_status check_rate(mn_context *context, const char *name, double value)
     return mn_fail(context, MN_ERR_ARGUMENT, "%s is %g, must be in [0, 1)", name, value);
 }
 
-static mn_status check_eps(mn_context *context, const char *name, double value)
-{
-    if (value >= 0 && isfinite(value))
-        return MN_OK;
-    return mn_fail(context, MN_ERR_ARGUMENT, "%s is %g, must be finite and at least 0", name,
-                   value);
-}
-
 /* ---- making ---------------------------------------------------------------------------------- */
 
 mn_optimizer *mn_sgd_create(mn_context *context, mn_tensor *const *parameters, int count,
@@ -80,7 +70,7 @@ mn_optimizer *mn_adam_create(mn_context *context, mn_tensor *const *parameters, 
         mn_options_copy(&context->error, "mn_adam", &o, sizeof o, options) != MN_OK ||
         check_rate(context, "adam: beta1", o.beta1) != MN_OK ||
         check_rate(context, "adam: beta2", o.beta2) != MN_OK ||
-        check_eps(context, "adam: eps", o.eps) != MN_OK)
+        mn_check_amount(context, "adam", "eps", o.eps) != MN_OK)
         return NULL;
     const mn_recipe recipe = {&kind,
                               2,
@@ -103,7 +93,7 @@ mn_optimizer *mn_rmsprop_create(mn_context *context, mn_tensor *const *parameter
         mn_options_copy(&context->error, "mn_rmsprop", &o, sizeof o, options) != MN_OK ||
         check_rate(context, "rmsprop: alpha", o.alpha) != MN_OK ||
         check_rate(context, "rmsprop: momentum", o.momentum) != MN_OK ||
-        check_eps(context, "rmsprop: eps", o.eps) != MN_OK)
+        mn_check_amount(context, "rmsprop", "eps", o.eps) != MN_OK)
         return NULL;
     const mn_recipe recipe = {
         &kind,

@@ -58,6 +58,8 @@ mn_optimizer *mn_optimizer_create(mn_context *context, const mn_recipe *recipe,
 /* MN_OK if these are distinct floating leaves. `what` begins errors. */
 mn_status mn_check_parameters(mn_context *context, const char *what, mn_tensor *const *parameters,
                               int count);
+/* MN_OK if the value is finite and at least 0. */
+mn_status mn_check_amount(mn_context *context, const char *kind, const char *name, double value);
 /* New zeros for the caller, of the shape and precision of a parameter's state; NULL on failure. */
 mn_tensor *mn_state_like(const mn_tensor *parameter);
 

@@ -144,7 +144,7 @@ START_TEST(test_writer)
     mn_out_end(&json, ']');
     mn_out_end(&json, '}');
     ck_assert_str_eq(mn_out_text(&json),
-                     "{\"a\\\"b\":\"\\u0001\\n\\\\ \xc3\xa9 \xef\xbf\xbd "
+                     "{\"a\\\"b\":\"\\u0001\\u000a\\\\ \xc3\xa9 \xef\xbf\xbd "
                      "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\",\"list\":[-9223372036854775808,"
                      "18446744073709551615,{},true,\"nan\",\"-inf\",null,\"inf\",null]}");
     ck_assert(is_json(mn_out_text(&json)));

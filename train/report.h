@@ -4,7 +4,7 @@
 #define MN_TRAIN_REPORT_H
 
 #include "train/compare.h"
-#include "train/json.h"
+#include "core/json_write.h"
 
 /* ---- what is reported: report.c -------------------------------------------------------------- */
 

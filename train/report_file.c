@@ -1,9 +1,8 @@
 /* train/report_file.c: the report's folder, and files that are written as a whole or not at all. */
+#include "core/file.h"
 #include "train/report.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -41,48 +40,24 @@ mn_status mn_report_folder(const mn_allocator *allocator, const char *path, mn_e
     return fail(error, path, "make this folder");
 }
 
-static bool write_all(int file, const char *data, size_t bytes)
+static mn_status put_page(mn_file_out *out, const void *user)
 {
-    while (bytes > 0) {
-        ssize_t written = write(file, data, bytes < 1u << 30 ? bytes : 1u << 30);
-        if (written < 0 && errno != EINTR)
-            return false;
-        if (written > 0) {
-            data += written;
-            bytes -= (size_t)written;
-        }
-    }
-    return fsync(file) == 0;
-}
-
-/* On disk before it takes the place of what was there. */
-static mn_status replace(const mn_json_out *page, const char *path, const char *temporary,
-                         mn_error *error)
-{
-    mn_status status = MN_OK;
-    int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (file < 0)
-        return fail(error, path, "create a file");
-    if (!write_all(file, page->text.items, (size_t)page->text.count))
-        status = fail(error, path, "write");
-    if (close(file) != 0 && status == MN_OK)
-        status = fail(error, path, "close");
-    if (status == MN_OK && rename(temporary, path) != 0)
-        status = fail(error, path, "replace");
-    if (status != MN_OK)
-        unlink(temporary);
-    return status;
+    const mn_json_out *page = user;
+    return mn_file_put(out, page->text.items, (size_t)page->text.count);
 }
 
 mn_status mn_report_save(mn_json_out *page, const char *folder, const char *name, mn_error *error)
 {
-    mn_json_out paths; /* both, each with its zero */
-    mn_out_init(&paths, &page->text.allocator);
-    mn_put(&paths, "%s/%s.tmp.%ld%c%s/%s", folder, name, (long)getpid(), '\0', folder, name);
-    const char *temporary = mn_out_text(&paths);
-    mn_status status = temporary
-                           ? replace(page, temporary + strlen(temporary) + 1, temporary, error)
-                           : mn_error_set(error, MN_ERR_MEMORY, "report: no memory for a path");
-    mn_out_free(&paths);
-    return status;
+    mn_json_out path;
+    mn_error local = {.status = MN_OK};
+    mn_out_init(&path, &page->text.allocator);
+    mn_put(&path, "%s/%s", folder, name);
+    const char *text = mn_out_text(&path);
+    if (!text)
+        mn_error_set(&local, MN_ERR_MEMORY, "no memory for a path");
+    else
+        mn_file_write(text, put_page, page, &local);
+    mn_out_free(&path);
+    return local.status == MN_OK ? MN_OK
+                                 : mn_error_set(error, local.status, "report: %s", local.message);
 }

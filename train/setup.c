@@ -226,10 +226,7 @@ mn_status mn_run_open(mn_run *run, const mn_train_options *options)
     run->allocator = mn_allocator_or_default(NULL);
     MN_TRY(mn_train_options_read(options, &run->options, &run->error));
     const mn_allocator *chosen = &run->options.context.allocator;
-    if (!chosen->alloc != !chosen->free)
-        return mn_error_set(&run->error, MN_ERR_ARGUMENT,
-                            "the allocator has only one of alloc and free");
-    run->allocator = mn_allocator_or_default(chosen);
+    MN_TRY(mn_allocator_read(chosen, &run->allocator, &run->error));
     run->step_results = mn_list_new(chosen, sizeof(mn_step_result));
     run->epoch_results = mn_list_new(chosen, sizeof(mn_epoch_result));
     mn_out_init(&run->json, chosen);

@@ -4,16 +4,10 @@
 #define MN_TRAIN_TRAIN_H
 
 #include "models/models.h"
-#include "train/json.h"
+#include "core/json_write.h"
 
 /* Steps at the start of a process that no timing and no peak counts. */
 #define MN_WARMUP_STEPS 5
-
-/* ---- system.c -------------------------------------------------------------------------------- */
-
-double mn_clock_seconds(void);
-/* Largest resident set of this process so far, in bytes; 0 if the system does not say. */
-uint64_t mn_peak_rss(void);
 
 /* ---- options.c ------------------------------------------------------------------------------- */
 

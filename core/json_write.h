@@ -1,11 +1,11 @@
-/* train/json.h: arrays that grow, outside of any context, and text in one: formatted, and as JSON
- * (core/json.h reads it). Commas and colons are put in; the caller keeps begin and end, and key and
- * value, in step. Running out of memory is latched: what follows does nothing and mn_out_text
- * returns NULL. */
-#ifndef MN_TRAIN_JSON_H
-#define MN_TRAIN_JSON_H
+/* core/json_write.h: arrays that grow, outside of any context, and text in one: formatted, and as
+ * JSON (core/json.h reads it). Commas and colons are put in; the caller keeps begin and end, and
+ * key and value, in step. Running out of memory is latched: what follows does nothing and
+ * mn_out_text returns NULL. */
+#ifndef MN_CORE_JSON_WRITE_H
+#define MN_CORE_JSON_WRITE_H
 
-#include "core/core.h"
+#include "core/base.h"
 
 /* Zeroed except for the allocator and item_bytes. */
 typedef struct mn_list {

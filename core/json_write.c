@@ -1,5 +1,5 @@
-/* train/json.c: arrays that grow, and JSON text in one. */
-#include "train/json.h"
+/* core/json_write.c: arrays that grow, and JSON text in one. */
+#include "core/json_write.h"
 
 #include "core/json.h"
 
@@ -98,39 +98,17 @@ void mn_put(mn_json_out *json, const char *format, ...)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void append_control(mn_json_out *json, char byte)
-{
-    static const char from[] = "\b\f\n\r\t", to[] = "bfnrt";
-    const char *found = strchr(from, byte);
-    if (found)
-        mn_put(json, "\\%c", to[found - from]);
-    else
-        mn_put(json, "\\u%04x", (unsigned)(unsigned char)byte);
-}
-
-/* Of the UTF-8 sequence at text; 0 if it is not one. */
-static size_t sequence_length(const char *text)
-{
-    char part[5] = "";
-    for (size_t i = 0; i < 4 && text[i]; i++) {
-        part[i] = text[i];
-        if (mn_utf8_valid(part))
-            return i + 1;
-    }
-    return 0;
-}
-
 static void append_string(mn_json_out *json, const char *value)
 {
     append(json, "\"", 1);
     while (*value) {
-        size_t length = sequence_length(value);
+        size_t length = mn_utf8_sequence(value, 4);
         if (length == 0)
             append(json, "\xef\xbf\xbd", 3);
         else if (*value == '"' || *value == '\\')
             append(json, *value == '"' ? "\\\"" : "\\\\", 2);
         else if ((unsigned char)*value < 0x20 || *value == 0x7f)
-            append_control(json, *value);
+            mn_put(json, "\\u%04x", (unsigned)*value);
         else
             append(json, value, length);
         value += length ? length : 1;
@@ -222,16 +200,14 @@ void mn_out_measured(mn_json_out *json, const char *key, double value)
 
 void mn_out_integer(mn_json_out *json, const char *key, int64_t value)
 {
-    char text[MN_NUMBER_TEXT];
-    snprintf(text, sizeof text, "%" PRId64, value);
-    put_value(json, key, text);
+    begin_value(json, key);
+    mn_put(json, "%" PRId64, value);
 }
 
 void mn_out_unsigned(mn_json_out *json, const char *key, uint64_t value)
 {
-    char text[MN_NUMBER_TEXT];
-    snprintf(text, sizeof text, "%" PRIu64, value);
-    put_value(json, key, text);
+    begin_value(json, key);
+    mn_put(json, "%" PRIu64, value);
 }
 
 void mn_out_boolean(mn_json_out *json, const char *key, bool value)
