@@ -919,7 +919,20 @@ MN_API mn_module *mn_batch_norm_layer(mn_context *context, int channels);
 /* Weight 1 and bias 0; eps 1e-5. Layer norm is over the last axis. */
 MN_API mn_module *mn_group_norm_layer(mn_context *context, int groups, int channels);
 MN_API mn_module *mn_layer_norm_layer(mn_context *context, int features);
+typedef enum mn_activation {
+    MN_ACTIVATION_RELU = 0,
+    MN_ACTIVATION_GELU = 1,
+    MN_ACTIVATION_SILU = 2,
+    MN_ACTIVATION_TANH = 3,
+    MN_ACTIVATION_SIGMOID = 4
+} mn_activation;
+/* The functions of the same names, element by element. mn_relu_layer: MN_ACTIVATION_RELU. */
+MN_API mn_module *mn_activation_layer(mn_context *context, mn_activation activation);
 MN_API mn_module *mn_relu_layer(mn_context *context);
+MN_API mn_module *mn_leaky_relu_layer(mn_context *context, double slope);
+/* mn_dropout in training mode, p in [0, 1]; x itself in evaluation mode. Masks differ by the
+ * layer's path in its model. */
+MN_API mn_module *mn_dropout_layer(mn_context *context, double p);
 MN_API mn_module *mn_max_pool2d_layer(mn_context *context, const mn_pool2d_options *options);
 MN_API mn_module *mn_avg_pool2d_layer(mn_context *context, const mn_pool2d_options *options);
 MN_API mn_module *mn_upsample2d_layer(mn_context *context, const mn_upsample2d_options *options);
@@ -976,7 +989,7 @@ MN_API mn_status mn_model_summarize(mn_context *context, const char *name,
 MN_API mn_status mn_module_init(mn_module *module);
 /* Result for input x; opens an inner scope per layer, so that only results outlive it. */
 MN_API mn_tensor *mn_module_forward(mn_module *module, mn_tensor *x);
-/* Training mode (default) or evaluation mode: what batch norm uses. */
+/* Training mode (default) or evaluation mode, of the whole tree: batch norm and dropout differ. */
 MN_API mn_status mn_module_set_training(mn_module *module, bool training);
 /* All parameters in order (borrowed pointers; the array lives as long as the module); none before
  * mn_module_init. */
