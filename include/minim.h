@@ -570,6 +570,8 @@ typedef struct mn_op_info {
     uint32_t reference_dtypes; /* bit 1 << dtype: the plain kernel takes it */
     uint32_t cpu_dtypes;       /* bit 1 << dtype: an own fast kernel takes it */
     const char *summary;       /* one line: the formula */
+    const char *functions;     /* of this header that run it, such as "mn_pad mn_slice"; "": it is
+                                  run by backward only */
 } mn_op_info;
 /* Number of built-in ops, and row i of the table; false for i out of range. */
 MN_API int mn_op_count(void);
