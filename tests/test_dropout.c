@@ -415,10 +415,16 @@ START_TEST(evaluation_keeps_modes)
 {
     double before[4], after[4];
     const int64_t four = 4;
-    mn_metrics metrics;
+    mn_metrics metrics, same_again;
     training t = training_open("cpu", 1);
     mn_module *frozen = mn_dropout_layer(t.ctx, 0.75);
     mn_sequential_add(t.net, "last", frozen);
+    ck_assert_int_eq(mn_module_set_training(frozen, false), MN_OK);
+    ck_assert_int_eq(mn_evaluate(t.net, t.loader, MN_F32, &metrics, NULL), MN_OK);
+    mn_module_set_training(t.net, false); /* as in evaluation mode: nothing was dropped */
+    ck_assert_int_eq(mn_evaluate(t.net, t.loader, MN_F32, &same_again, NULL), MN_OK);
+    ck_assert_double_eq(metrics.loss, same_again.loss);
+    mn_module_set_training(t.net, true);
     ck_assert_int_eq(mn_module_set_training(frozen, false), MN_OK);
     ck_assert_int_eq(mn_evaluate(t.net, t.loader, MN_F32, &metrics, NULL), MN_OK);
     mn_tensor *x = mn_full(t.ctx, MN_F32, 1, &four, 3);
