@@ -27,6 +27,20 @@ static void print_dtypes_json(const char *key, uint32_t mask)
     printf("]");
 }
 
+/* ,"functions":["mn_pad","mn_slice"] of words apart by blanks */
+static void print_functions_json(const char *functions)
+{
+    const char *separator = "";
+    printf(",\"functions\":[");
+    while (*functions != '\0') {
+        int length = (int)strcspn(functions, " ");
+        printf("%s\"%.*s\"", separator, length, functions);
+        functions += length + (functions[length] == ' ');
+        separator = ",";
+    }
+    printf("]");
+}
+
 static void print_ops_json(void)
 {
     mn_op_info info;
@@ -37,11 +51,35 @@ static void print_ops_json(void)
                mn_cast_rule_name(info.rule_cuda), info.differentiable ? "true" : "false");
         print_dtypes_json("cpu", info.cpu_dtypes);
         print_dtypes_json("reference", info.reference_dtypes);
+        print_functions_json(info.functions);
         printf(",\"summary\":");
         cli_json_string(stdout, info.summary);
         printf("}");
     }
     printf("]}\n");
+}
+
+/* The ops that functions of minim.h run, or those that only backward does. */
+static void print_ops(bool public_ones)
+{
+    mn_op_info info;
+    char cpu[80];
+    int width = 0;
+    for (int i = 0; mn_op_info_get(i, &info); i++)
+        if ((int)strlen(info.name) > width)
+            width = (int)strlen(info.name);
+    printf("%-*s  %-8s  %-4s  %-29s  %s\n", width, public_ones ? "op" : "run by backward only",
+           "autocast", "grad", "CPU kernel for", "what it does");
+    for (int i = 0; mn_op_info_get(i, &info); i++) {
+        if ((info.functions[0] != '\0') != public_ones)
+            continue;
+        printf("%-*s  %-8s  %-4s  %-29s  %s", width, info.name, mn_cast_rule_name(info.rule_cpu),
+               info.differentiable ? "yes" : "no", dtypes_text(info.cpu_dtypes, cpu, sizeof cpu),
+               info.summary);
+        bool same =
+            strncmp(info.functions, "mn_", 3) == 0 && strcmp(info.functions + 3, info.name) == 0;
+        printf(!public_ones || same ? "\n" : "   [%s]\n", info.functions);
+    }
 }
 
 int cli_ops(settings *set)
@@ -50,17 +88,18 @@ int cli_ops(settings *set)
         print_ops_json();
         return EXIT_OK;
     }
-    mn_op_info info;
-    char cpu[80];
-    printf("%-32s %-9s %-5s %-31s %s\n", "op", "autocast", "grad", "CPU kernel for",
-           "what it does");
-    for (int i = 0; mn_op_info_get(i, &info); i++)
-        printf("%-32s %-9s %-5s %-31s %s\n", info.name, mn_cast_rule_name(info.rule_cpu),
-               info.differentiable ? "yes" : "no", dtypes_text(info.cpu_dtypes, cpu, sizeof cpu),
-               info.summary);
-    printf(
-        "\nThe rule is the same on the CPU and on CUDA. Dtypes without a CPU kernel are served by "
-        "the reference kernel.\n");
+    print_ops(true);
+    printf("\n");
+    print_ops(false);
+    printf("\nautocast: what becomes of the inputs in a mixed-precision region, on the CPU and on "
+           "CUDA:\n"
+           "  KEEP them, LOWER them to 16 bit, cast them to FP32, read 16 bit but give the result "
+           "in f32\n"
+           "  (FP32_OUT), PROMOTE them to the widest, REFUSE to run; --rules op=RULE changes it\n"
+           "grad: whether a gradient flows through it\n"
+           "Dtypes without a CPU kernel are served by the reference kernel, which is slow. The "
+           "function\n"
+           "of op x is mn_x, unless [others] are named; backward ops have none.\n");
     return EXIT_OK;
 }
 

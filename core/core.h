@@ -108,8 +108,9 @@ mn_leaf *mn_tensor_leaf(mn_tensor *tensor);
 mn_status mn_parameter_rename(mn_tensor *tensor, const char *name);
 /* "[2,3] f32" into buffer; returns buffer. */
 const char *mn_tensor_describe(const mn_view *view, char *buffer, size_t size);
-/* MN_OK if the value fits the dtype: finite ones stay finite, integers are whole and in range. */
-mn_status mn_value_check(mn_context *context, mn_dtype dtype, double value);
+/* MN_OK if the value fits the dtype: finite ones stay finite, integers are whole and in range. The
+ * error names the function. */
+mn_status mn_value_check(mn_context *context, const char *function, mn_dtype dtype, double value);
 /* dst[i] = src[i], rounded to nearest even, for floating dtypes; no overlap. */
 void mn_convert_elements(mn_dtype from, mn_dtype to, size_t count, const void *src, void *dst);
 /* MN_OK if the tensor is there and belongs to context; else the error. `what` names the argument.

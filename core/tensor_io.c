@@ -88,7 +88,7 @@ void mn_convert_elements(mn_dtype from, mn_dtype to, size_t count, const void *s
 
 /* ---- filling --------------------------------------------------------------------------------- */
 
-mn_status mn_value_check(mn_context *context, mn_dtype dtype, double value)
+mn_status mn_value_check(mn_context *context, const char *function, mn_dtype dtype, double value)
 {
     unsigned char bits[sizeof(scalar)];
     unsigned mode = mn_fp_enter();
@@ -97,8 +97,8 @@ mn_status mn_value_check(mn_context *context, mn_dtype dtype, double value)
         fits = isfinite(load_f64(dtype, bits));
     mn_fp_restore(mode);
     if (!fits)
-        return mn_fail(context, MN_ERR_DTYPE, "the value %.17g does not fit %s", value,
-                       mn_dtype_name(dtype));
+        return mn_fail(context, MN_ERR_DTYPE, "%s: the value %.17g does not fit %s", function,
+                       value, mn_dtype_name(dtype));
     return MN_OK;
 }
 

@@ -272,7 +272,8 @@ MN_API uint64_t mn_tensor_version(const mn_tensor *tensor);
  * mn_tensor_bytes. Write bumps the version. */
 MN_API mn_status mn_tensor_read(const mn_tensor *tensor, void *data, size_t bytes);
 MN_API mn_status mn_tensor_write(mn_tensor *tensor, const void *data, size_t bytes);
-/* As read and write, converting to and from doubles; count must be the number of elements. */
+/* As read and write, converting to and from doubles; count must be the number of elements. Writing
+ * rounds to nearest even; what an integer dtype cannot hold is MN_ERR_DTYPE. */
 MN_API mn_status mn_tensor_read_f64(const mn_tensor *tensor, double *data, int64_t count);
 MN_API mn_status mn_tensor_write_f64(mn_tensor *tensor, const double *data, int64_t count);
 /* The value of a one-element tensor; waits for the device. */
@@ -298,9 +299,15 @@ MN_API mn_status mn_tensor_clamp(mn_tensor *tensor, double low, double high);
 
 /* ---------------------------------------------------------------------------------------------
  * Ops. Each returns a new tensor of the scope, recorded for backward if an input requires a
- * gradient. Shapes broadcast as NumPy's; mixed dtypes promote as PyTorch's (f16 with bf16 gives
- * f32). Inside an autocast region inputs are first cast by the op's rule. Arithmetic, comparisons
- * and reductions of integers are worked out in f64: exact up to 2^53.
+ * gradient. Inputs of 16 bit are computed with in f32 and the result, which has their dtype where
+ * nothing else is said, is rounded once. NaN goes through. Inside an autocast region inputs are
+ * first cast by the op's rule.
+ *
+ * Of a + b and its like the shapes broadcast as NumPy's and mixed dtypes promote as PyTorch's (f16
+ * with bf16 gives f32); where that is not said, dtypes must be equal. NULL is returned, and the
+ * error names op, layer path, shapes and dtypes, for MN_ERR_SHAPE (shapes do not fit), MN_ERR_DTYPE
+ * (other dtypes), MN_ERR_ARGUMENT (an axis or option out of range, NULL where a tensor is needed). Arithmetic,
+ * comparisons and reductions of integers are worked out in f64: exact up to 2^53.
  * ------------------------------------------------------------------------------------------ */
 
 /* -- moving and converting elements -- */
@@ -310,7 +317,7 @@ MN_API mn_status mn_tensor_clamp(mn_tensor *tensor, double low, double high);
 MN_API mn_tensor *mn_cast(mn_tensor *x, mn_dtype dtype);
 /* y = x, own storage. */
 MN_API mn_tensor *mn_clone(mn_tensor *x);
-/* A view of x's storage with another shape; one entry may be -1 (inferred). */
+/* A view of x's storage with another shape of as many elements; one entry may be -1 (inferred). */
 MN_API mn_tensor *mn_reshape(mn_tensor *x, int ndim, const int64_t *shape);
 /* y[i_axes[0], i_axes[1], ...] = x[i_0, i_1, ...], copied into row-major order; axes is a
  * permutation of 0..ndim-1 and output axis j is input axis axes[j]. */
@@ -320,11 +327,11 @@ MN_API mn_tensor *mn_permute(mn_tensor *x, int ndim, const int *axes);
  * axis counts from the end, here and below. */
 MN_API mn_tensor *mn_slice(mn_tensor *x, int axis, int64_t start, int64_t end);
 /* x with before[i] elements of the value put in front of axis i and after[i] behind it; negative
- * amounts take elements away. Both arrays have an entry per axis; NULL: all 0. The value is checked
- * as in mn_full. */
+ * amounts take elements away, as torch.nn.functional.pad does. Both arrays have an entry per axis;
+ * NULL: all 0. The value is checked as in mn_full. */
 MN_API mn_tensor *mn_pad(mn_tensor *x, const int64_t *before, const int64_t *after, double value);
 /* The tensors, 1 to 8 of them, one after the other along axis; elsewhere their extents are equal.
- * Mixed dtypes promote. */
+ * Mixed dtypes promote. As torch.cat. */
 MN_API mn_tensor *mn_concat(mn_tensor *const *tensors, int count, int axis);
 /* y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of 3, as torch.gather. index: i64, with x's
  * number of axes and, but along axis, extents no larger than x's; y has its shape. An index outside
@@ -334,17 +341,20 @@ MN_API mn_tensor *mn_gather(mn_tensor *x, int axis, mn_tensor *index);
  * bit in f32, rounded once. index as in mn_gather; src has its shape (torch.scatter_add also takes
  * a larger one, of which it then uses a part). x and src promote. */
 MN_API mn_tensor *mn_scatter_add(mn_tensor *x, int axis, mn_tensor *index, mn_tensor *src);
-/* y[..., c] = 1 where c = labels[...], else 0, for labels i64 and `classes` values of c. Labels out
- * of range as in mn_gather. */
+/* y[..., c] = 1 where c = labels[...], else 0, for labels i64 of at most 5 axes and `classes` >= 1
+ * values of c, in the given dtype. Labels out of range as in mn_gather. No gradient. */
 MN_API mn_tensor *mn_one_hot(mn_tensor *labels, int64_t classes, mn_dtype dtype);
-/* Training: y = x keep / (1 - p), where each element is kept with probability 1 - p (Srivastava et
- * al. 2014); p = 1 gives x 0. Else, and for p = 0, a view of x. keep depends on what
- * mn_random_position tells and on the element's index, not on dtype or threads; it is drawn again
- * in backward, not stored (Philox4x32-10: kept if word i of the stream is at least floor(p 2^32)).
+/* Training: y = x keep / (1 - p) for floating x, where each element is kept with probability 1 - p
+ * (Srivastava et al. 2014), p in [0, 1]; p = 1 gives x 0. Else, and for p = 0, a view of x. keep
+ * depends on what mn_random_position tells and on the element's index, not on dtype or threads; it
+ * is drawn again in backward, not stored (Philox4x32-10: kept if word i of the stream is at least
+ * floor(p 2^32)).
  */
 MN_API mn_tensor *mn_dropout(mn_tensor *x, double p, bool training);
 
 /* -- element by element -- */
+
+/* What stands before mn_leaky_relu takes every dtype, division and powers apart. */
 
 /* y = a + b, a - b, a * b, a / b and a^b, element by element with broadcasting. Division and powers
  * take floating operands only: cast integers first. Gradients of a^b at the borders as PyTorch's: 0
@@ -371,13 +381,15 @@ MN_API mn_tensor *mn_ge(mn_tensor *a, mn_tensor *b);
 MN_API mn_tensor *mn_where(mn_tensor *condition, mn_tensor *a, mn_tensor *b);
 /* y = max(x, 0); NaN stays NaN; the gradient at 0 is 0. */
 MN_API mn_tensor *mn_relu(mn_tensor *x);
+/* From here to the reductions inputs are floating, where nothing else is said. */
+
 /* y = x <= 0 ? slope x : x, and y = min(max(x, low), high), where infinite bounds bind nothing;
  * NaN stays NaN. Clamping passes the gradient where low <= x <= high. Where x is NaN, the
  * gradient passes these and |x| unchanged (0 in PyTorch's clamp and abs). */
 MN_API mn_tensor *mn_leaky_relu(mn_tensor *x, double slope);
 MN_API mn_tensor *mn_clamp(mn_tensor *x, double low, double high);
 /* y = -x, |x| (gradient 0 at 0), x + s, x s, and x^exponent, as C's pow at the borders (without a
- * gradient for exponent 0). These and all that follow take floating x only. */
+ * gradient for exponent 0). */
 MN_API mn_tensor *mn_neg(mn_tensor *x);
 MN_API mn_tensor *mn_abs(mn_tensor *x);
 MN_API mn_tensor *mn_add_scalar(mn_tensor *x, double s);
@@ -398,8 +410,8 @@ MN_API mn_tensor *mn_gelu(mn_tensor *x);
 
 /* -- products and convolution -- */
 
-/* y = a b for a [..., M, K] and b [..., K, N]; leading axes broadcast. 16-bit products accumulate
- * in f32. */
+/* y = a b for a [..., M, K] and b [..., K, N], both of at least 2 axes; leading axes broadcast;
+ * y [..., M, N]. 16-bit products accumulate in f32. */
 MN_API mn_tensor *mn_matmul(mn_tensor *a, mn_tensor *b);
 /* y = x w^T + b for x [..., I], w [O, I], b [O] or NULL; y [..., O]. */
 MN_API mn_tensor *mn_linear(mn_tensor *x, mn_tensor *w, mn_tensor *b);
@@ -412,7 +424,8 @@ typedef struct mn_conv2d_options {
 MN_API mn_conv2d_options mn_conv2d_options_default(void);
 /* Cross-correlation: y[n,p,q,k] = b[k] + sum_{r,s,c} x[n, p*stride - padding + r*dilation, ..., c]
  * w[k,r,s,c], zero outside the image. x [N,H,W,C], w [K,R,S,C/groups], b [K] or NULL,
- * y [N,P,Q,K] with P = (H + 2*padding - dilation*(R-1) - 1) / stride + 1. */
+ * y [N,P,Q,K] with P = floor((H + 2*padding - dilation*(R-1) - 1) / stride) + 1, Q likewise. C and
+ * K are multiples of groups. As torch.nn.functional.conv2d. */
 MN_API mn_tensor *mn_conv2d(mn_tensor *x, mn_tensor *w, mn_tensor *b,
                             const mn_conv2d_options *options);
 
@@ -427,12 +440,14 @@ typedef struct mn_pool2d_options {
 } mn_pool2d_options;
 MN_API mn_pool2d_options mn_pool2d_options_default(void);
 /* y[n,p,q,c] = largest element of the window, NaN if it holds one; the gradient goes to the first
- * largest (or first NaN). x [N,H,W,C]. */
+ * largest (or first NaN). x [N,H,W,C]; y [N,P,Q,C], P = floor((H + 2 padding - kernel) / stride) +
+ * 1; padding never wins. */
 MN_API mn_tensor *mn_max_pool2d(mn_tensor *x, const mn_pool2d_options *options);
 /* y[n,p,q,c] = sum over the window / elements of the kernel, padding being zeros; with
- * exclude_padding / pixels of the window inside of the image. x [N,H,W,C]; sums in f32. */
+ * exclude_padding / pixels of the window inside of the image. Shapes as of mn_max_pool2d; sums in
+ * f32. */
 MN_API mn_tensor *mn_avg_pool2d(mn_tensor *x, const mn_pool2d_options *options);
-/* y[n,c] = mean over h, w of x[n,h,w,c]; sums in f32. */
+/* y[n,c] = mean over h, w of x[n,h,w,c], x [N,H,W,C] and y [N,C]; sums in f32. */
 MN_API mn_tensor *mn_global_avg_pool2d(mn_tensor *x);
 
 typedef enum mn_upsample_mode {
@@ -444,11 +459,11 @@ typedef struct mn_upsample2d_options {
     int height, width;     /* of the result, at least 1; no default */
     mn_upsample_mode mode; /* default MN_UPSAMPLE_NEAREST */
     bool align_corners;    /* bilinear: pixel i lies at i (in - 1) / (out - 1) instead of at
-                              max(0, (i + 1/2) in / out - 1/2); default false */
+                              max(0, (i + 1/2) in / out - 1/2); default false, as nearest wants */
 } mn_upsample2d_options;
 MN_API mn_upsample2d_options mn_upsample2d_options_default(void);
 /* Images [N,H,W,C] in another size, larger or smaller, without smoothing: as PyTorch's interpolate
- * with a size. Inside an autocast region in f32. */
+ * with a size. y [N,height,width,C]. Inside an autocast region in f32. */
 MN_API mn_tensor *mn_upsample2d(mn_tensor *x, const mn_upsample2d_options *options);
 
 /* -- normalization -- */
@@ -460,21 +475,21 @@ typedef struct mn_batch_norm_options {
     bool training;   /* true: batch statistics, and running statistics are updated */
 } mn_batch_norm_options;
 MN_API mn_batch_norm_options mn_batch_norm_options_default(void);
-/* y = (x - mean) / sqrt(var + eps) * weight + bias per channel (last axis); Ioffe and Szegedy 2015,
- * arXiv 1502.03167. Training: biased batch variance; running_var takes the unbiased one. Running
- * statistics (f32, for f64 x f64, [C] each) and their count (i64 scalar, may be NULL) never take in
- * a batch whose statistics are not finite. x may be 16 bit with f32 weight and bias; y has x's
- * dtype. */
+/* y = (x - mean) / sqrt(var + eps) * weight + bias per channel of x [N, ..., C]; Ioffe and Szegedy
+ * 2015, arXiv 1502.03167. Training: biased batch variance, of more than one value; running[1] takes
+ * the unbiased one. running: mean and variance, needed in both modes, and their count (i64 scalar,
+ * may be NULL); a batch whose statistics are not finite is never taken into them. Weight, bias and
+ * both are [C], f32 also for 16-bit x (f64 for f64); y has x's dtype. */
 MN_API mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
                                 mn_tensor *const running[3], const mn_batch_norm_options *options);
 /* y = (x - mean) / sqrt(var + eps) * weight + bias with mean and biased variance over the last
  * `axes` axes, whose shape weight and bias have; Ba et al. 2016, arXiv 1607.06450. Either may be
- * NULL: 1 and 0. x may be 16 bit with f32 weight and bias; y has x's dtype; inside an autocast
- * region in f32. */
+ * NULL: 1 and 0. They are f32 also for 16-bit x (f64 for f64); y has x's dtype; inside an autocast
+ * region in f32. eps >= 0, PyTorch's default is 1e-5. Nothing to normalize over is MN_ERR_SHAPE. */
 MN_API mn_tensor *mn_layer_norm(mn_tensor *x, int axes, mn_tensor *weight, mn_tensor *bias,
                                 double eps);
-/* The same for x [N, ..., C] over all positions of an image and a group of C / groups channels;
- * weight and bias [C]; Wu and He 2018, arXiv 1803.08494. */
+/* The same for x [N, ..., C] over all positions of an image and a group of C / groups channels, C a
+ * multiple of groups; weight and bias [C]; Wu and He 2018, arXiv 1803.08494. */
 MN_API mn_tensor *mn_group_norm(mn_tensor *x, int groups, mn_tensor *weight, mn_tensor *bias,
                                 double eps);
 
@@ -497,7 +512,8 @@ typedef enum mn_reduction {
 typedef struct mn_cross_entropy_options {
     size_t size;
     mn_tensor *weight;      /* of the classes, f32 [classes] (f64 for f64 logits); NULL: all 1 */
-    int64_t ignore_index;   /* rows with this label count for nothing; default -100 */
+    int64_t ignore_index;   /* rows with this label count for nothing; default -100; not above -1
+                               where the target is probabilities */
     double label_smoothing; /* in [0, 1], default 0: the share spread evenly over all classes */
     mn_reduction reduction; /* default mean */
 } mn_cross_entropy_options;
@@ -533,12 +549,13 @@ MN_API mn_tensor *mn_binary_cross_entropy(mn_tensor *p, mn_tensor *target, mn_re
 
 /* -- reductions -- */
 
-/* Sum or mean over the given axes (naxes 0: all), which disappear unless keep. Accumulates in f32
- * (f64 for f64). Integers: sum gives i64, mean is an error. */
+/* Sum or mean over the given axes (naxes 0: all; none twice), which disappear unless keep.
+ * Accumulates in f32 (f64 for f64). Integers: sum gives i64, mean is an error, as are mn_norm and
+ * mn_var. Inside an autocast region the sum of 16-bit input is f32. */
 MN_API mn_tensor *mn_sum(mn_tensor *x, int naxes, const int *axes, bool keep);
 MN_API mn_tensor *mn_mean(mn_tensor *x, int naxes, const int *axes, bool keep);
 /* Largest or smallest element over the axes, as torch.amax and torch.amin; NaN wins. The gradient
- * is shared evenly among equal ones. An empty axis is an error. */
+ * is shared evenly among equal ones. Every dtype. An empty axis is MN_ERR_SHAPE. */
 MN_API mn_tensor *mn_amax(mn_tensor *x, int naxes, const int *axes, bool keep);
 MN_API mn_tensor *mn_amin(mn_tensor *x, int naxes, const int *axes, bool keep);
 /* (sum |x|^p)^(1/p) over the axes for p = 1 or 2, the largest |x| for p = INFINITY, as
@@ -546,11 +563,12 @@ MN_API mn_tensor *mn_amin(mn_tensor *x, int naxes, const int *axes, bool keep);
  * The gradient at 0 is 0; for INFINITY it is shared as in mn_amax. */
 MN_API mn_tensor *mn_norm(mn_tensor *x, double p, int naxes, const int *axes, bool keep);
 /* Variance over the axes, sum (x - mean)^2 / max(0, n - correction), as torch.var: correction 1 is
- * the unbiased one. Two passes, accumulates in f64. */
+ * the unbiased one; it is finite. Two passes, accumulates in f64. */
 MN_API mn_tensor *mn_var(mn_tensor *x, double correction, int naxes, const int *axes, bool keep);
-/* Scalar sum of a[i] * b[i] over vectors of equal length. */
+/* Scalar sum of a[i] * b[i] over floating vectors of equal length. */
 MN_API mn_tensor *mn_dot(mn_tensor *a, mn_tensor *b);
-/* Index (i64) of the first largest element along axis; the first NaN wins. No gradient. */
+/* Index (i64) of the first largest element along axis, which disappears; the first NaN wins. Every
+ * dtype; an empty axis is MN_ERR_SHAPE. No gradient. */
 MN_API mn_tensor *mn_argmax(mn_tensor *x, int axis);
 
 /* -- the table of ops -- */
@@ -574,6 +592,8 @@ typedef struct mn_op_info {
     uint32_t reference_dtypes; /* bit 1 << dtype: the plain kernel takes it */
     uint32_t cpu_dtypes;       /* bit 1 << dtype: an own fast kernel takes it */
     const char *summary;       /* one line: the formula */
+    const char *functions;     /* of this header that run it, such as "mn_pad mn_slice"; "": it is
+                                  run by backward only */
 } mn_op_info;
 /* Number of built-in ops, and row i of the table; false for i out of range. */
 MN_API int mn_op_count(void);
@@ -583,7 +603,9 @@ MN_API bool mn_op_info_get(int index, mn_op_info *info);
  * Autograd
  * ------------------------------------------------------------------------------------------ */
 
-/* Whether gradients of leaves are wanted; only floating leaves may ask. */
+/* Whether gradients of leaves are wanted. Only floating tensors (else MN_ERR_DTYPE) that are not
+ * the result of a recorded op (else MN_ERR_STATE: detach it) may ask. True for such results, too,
+ * where they depend on a leaf that asks. */
 MN_API bool mn_requires_grad(const mn_tensor *tensor);
 MN_API mn_status mn_set_requires_grad(mn_tensor *tensor, bool value);
 /* A leaf's gradient (borrowed, f32; f64 for f64 leaves), NULL if it has none. */
@@ -606,8 +628,9 @@ MN_API void mn_no_grad_begin(mn_context *context);
 MN_API void mn_no_grad_end(mn_context *context);
 
 /* Adds d(weight * root)/d(leaf) into the gradient of every leaf that root depends on. root: one
- * element. The graph is freed as it is used; a second backward through it is an error. After a
- * failure gradients are invalid until mn_zero_grad. */
+ * element (else MN_ERR_SHAPE); one that depends on no such leaf is MN_ERR_NO_GRADIENT. The graph is
+ * freed as it is used: a second backward through it is MN_ERR_STATE; a saved tensor that was
+ * written to since is MN_ERR_VERSION. After a failure gradients are invalid until mn_zero_grad. */
 MN_API mn_status mn_backward(mn_tensor *root, double weight);
 /* d(root)/d(inputs[i]) as gradients[i], tensors of the scope in the inputs' dtypes and shapes (uses
  * of one input are summed in its dtype); as torch.autograd.grad. root: one element. Inputs: leaves
@@ -778,13 +801,15 @@ MN_API mn_status mn_ema_swap(mn_ema *ema);
  * ------------------------------------------------------------------------------------------ */
 
 /* Opens a region in which every op's inputs are cast by its rule, to `dtype` (MN_F16 or MN_BF16)
- * where the rule lowers; MN_F32 opens a disabled region, in which nothing is cast. Regions nest.
+ * where the rule lowers; MN_F32 opens a disabled region, in which nothing is cast; others are
+ * MN_ERR_DTYPE. Regions nest.
  * end closes the innermost one (MN_ERR_STATE without one). */
 MN_API mn_status mn_autocast_begin(mn_context *context, mn_dtype dtype);
 MN_API mn_status mn_autocast_end(mn_context *context);
 /* The dtype of the innermost region; MN_F32 when disabled or outside. */
 MN_API mn_dtype mn_autocast_dtype(const mn_context *context);
-/* Overrides an op's rule in this context; restored by mn_autocast_reset_rules. */
+/* Overrides an op's rule in this context, the op named as in the table of ops (MN_ERR_ARGUMENT if
+ * there is none); restored by mn_autocast_reset_rules. */
 MN_API mn_status mn_autocast_set_rule(mn_context *context, const char *op, mn_cast_rule rule);
 MN_API mn_status mn_autocast_reset_rules(mn_context *context);
 
@@ -913,7 +938,7 @@ typedef struct mn_module mn_module;
  * stream of its full name. */
 typedef struct mn_conv2d_layer_options {
     size_t size;
-    int in_channels, out_channels;
+    int in_channels, out_channels;                     /* default 1; multiples of groups */
     int kernel[2], stride[2], padding[2], dilation[2]; /* defaults: 1, 1, 0, 1 */
     int groups;                                        /* default 1 */
     bool bias;                                         /* default true */
@@ -926,7 +951,20 @@ MN_API mn_module *mn_batch_norm_layer(mn_context *context, int channels);
 /* Weight 1 and bias 0; eps 1e-5. Layer norm is over the last axis. */
 MN_API mn_module *mn_group_norm_layer(mn_context *context, int groups, int channels);
 MN_API mn_module *mn_layer_norm_layer(mn_context *context, int features);
+typedef enum mn_activation {
+    MN_ACTIVATION_RELU = 0,
+    MN_ACTIVATION_GELU = 1,
+    MN_ACTIVATION_SILU = 2,
+    MN_ACTIVATION_TANH = 3,
+    MN_ACTIVATION_SIGMOID = 4
+} mn_activation;
+/* The functions of the same names, element by element. mn_relu_layer: MN_ACTIVATION_RELU. */
+MN_API mn_module *mn_activation_layer(mn_context *context, mn_activation activation);
 MN_API mn_module *mn_relu_layer(mn_context *context);
+MN_API mn_module *mn_leaky_relu_layer(mn_context *context, double slope);
+/* mn_dropout in training mode, p in [0, 1]; x itself in evaluation mode. Masks differ by the
+ * layer's path in its model. */
+MN_API mn_module *mn_dropout_layer(mn_context *context, double p);
 MN_API mn_module *mn_max_pool2d_layer(mn_context *context, const mn_pool2d_options *options);
 MN_API mn_module *mn_avg_pool2d_layer(mn_context *context, const mn_pool2d_options *options);
 MN_API mn_module *mn_upsample2d_layer(mn_context *context, const mn_upsample2d_options *options);
@@ -981,9 +1019,10 @@ MN_API mn_status mn_model_summarize(mn_context *context, const char *name,
  * the context's seed. Call it when the tree is complete and before anything else is done with it;
  * mn_model_create has done it. */
 MN_API mn_status mn_module_init(mn_module *module);
-/* Result for input x; opens an inner scope per layer, so that only results outlive it. */
+/* Result for input x, a tensor of the scope; opens an inner scope per layer, so that only results
+ * outlive it. MN_ERR_STATE before mn_module_init. */
 MN_API mn_tensor *mn_module_forward(mn_module *module, mn_tensor *x);
-/* Training mode (default) or evaluation mode: what batch norm uses. */
+/* Training mode (default) or evaluation mode, of the whole tree: batch norm and dropout differ. */
 MN_API mn_status mn_module_set_training(mn_module *module, bool training);
 /* All parameters in order (borrowed pointers; the array lives as long as the module); none before
  * mn_module_init. */
@@ -1280,9 +1319,9 @@ MN_API void mn_compare_result_free(mn_compare_result *result);
 
 typedef struct mn_bench_options {
     size_t size;
-    const char *model;            /* default "lenet5" */
-    int64_t batch, steps, warmup; /* default 64, 50, 5 */
-    mn_dtype amp;
+    const char *model;                    /* default "lenet5" */
+    int64_t batch, steps, warmup;         /* default 64, 50, 5 */
+    mn_dtype amp;                         /* default MN_F32: off */
     int height, width, channels, classes; /* of the synthetic data; default 28, 28, 1, 10 */
     mn_context_options context;
 } mn_bench_options;

@@ -74,7 +74,8 @@ typedef struct mn_infer {
     int output_count;
     mn_view out[MN_MAX_OUTPUTS];
 } mn_infer;
-/* Records "layer path: op: your text (a [2,3] f32, b [4] f32)" as the pending error; returns it. */
+/* Records "layer path: op: your text (a [2,3] f32, b [4] f32)" as the pending error; returns its
+ * status. Format as printf's. */
 MN_API mn_status mn_infer_error(mn_infer *infer, mn_status status, const char *format, ...);
 
 /* What backward works on. Saved tensors are NULL unless the descriptor's masks name them. Under
@@ -129,7 +130,9 @@ typedef struct mn_op {
 
 /* Applies an op: cast hook, shape rule, dispatch, record. attributes: op->attribute_bytes bytes
  * (NULL: all zero), copied, compared byte by byte for plan caching: zero the padding. Fills
- * outputs[0 .. op->outputs-1] with tensors of the scope; on failure with NULL. */
+ * outputs[0 .. op->outputs-1] with tensors of the scope; on failure with NULL. Inputs are borrowed;
+ * optional ones may be NULL. MN_ERR_ARGUMENT for a bad descriptor or count, and what infer reports.
+ */
 MN_API mn_status mn_apply(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
                           int input_count, const void *attributes, mn_tensor **outputs);
 

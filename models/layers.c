@@ -107,7 +107,7 @@ enum { BN_WEIGHT, BN_BIAS, BN_MEAN, BN_VAR, BN_COUNT };
 static mn_tensor *batch_norm_forward(mn_module *module, mn_tensor *x)
 {
     mn_batch_norm_options options = module->options.norm;
-    options.training = module->training;
+    options.training = mn_module_is_training(module);
     mn_tensor *const *slots = module->slots;
     mn_tensor *running[3] = {slots[BN_MEAN], slots[BN_VAR], slots[BN_COUNT]};
     return mn_batch_norm(x, slots[BN_WEIGHT], slots[BN_BIAS], running, &options);
@@ -177,10 +177,19 @@ mn_module *mn_layer_norm_layer(mn_context *context, int features)
 
 /* ---- layers without parameters --------------------------------------------------------------- */
 
-static mn_tensor *relu_forward(mn_module *module, mn_tensor *x)
+static mn_tensor *activation_forward(mn_module *module, mn_tensor *x)
 {
-    (void)module;
-    return mn_relu(x);
+    return module->options.function(x);
+}
+
+static mn_tensor *leaky_relu_forward(mn_module *module, mn_tensor *x)
+{
+    return mn_leaky_relu(x, module->options.number);
+}
+
+static mn_tensor *dropout_forward(mn_module *module, mn_tensor *x)
+{
+    return mn_dropout(x, module->options.number, mn_module_is_training(module));
 }
 
 static mn_tensor *max_pool2d_forward(mn_module *module, mn_tensor *x)
@@ -218,16 +227,53 @@ static mn_tensor *flatten_forward(mn_module *module, mn_tensor *x)
     return mn_reshape(same_order ? x : mn_permute(x, 4, to_chw), 2, flat);
 }
 
-static const mn_module_class relu_class = {"ReLU", relu_forward};
+static const mn_module_class activation_class = {"activation", activation_forward};
+static const mn_module_class leaky_relu_class = {"leaky ReLU", leaky_relu_forward};
+static const mn_module_class dropout_class = {"dropout", dropout_forward};
 static const mn_module_class max_pool2d_class = {"max pool", max_pool2d_forward};
 static const mn_module_class avg_pool2d_class = {"average pool", avg_pool2d_forward};
 static const mn_module_class upsample2d_class = {"upsample", upsample2d_forward};
 static const mn_module_class global_avg_pool2d_class = {"average pool", global_avg_pool2d_forward};
 static const mn_module_class flatten_class = {"flatten", flatten_forward};
 
+mn_module *mn_activation_layer(mn_context *context, mn_activation activation)
+{
+    static mn_tensor *(*const functions[])(mn_tensor *) = {
+        [MN_ACTIVATION_RELU] = mn_relu,       [MN_ACTIVATION_GELU] = mn_gelu,
+        [MN_ACTIVATION_SILU] = mn_silu,       [MN_ACTIVATION_TANH] = mn_tanh,
+        [MN_ACTIVATION_SIGMOID] = mn_sigmoid,
+    };
+    if ((size_t)activation >= sizeof functions / sizeof *functions)
+        return refuse(context, "activation layer: there is no such activation");
+    mn_module *module = mn_module_new(context, &activation_class);
+    if (module != NULL)
+        module->options.function = functions[activation];
+    return module;
+}
+
 mn_module *mn_relu_layer(mn_context *context)
 {
-    return mn_module_new(context, &relu_class);
+    return mn_activation_layer(context, MN_ACTIVATION_RELU);
+}
+
+static mn_module *new_with_number(mn_context *context, const mn_module_class *class, double number)
+{
+    mn_module *module = mn_module_new(context, class);
+    if (module != NULL)
+        module->options.number = number;
+    return module;
+}
+
+mn_module *mn_leaky_relu_layer(mn_context *context, double slope)
+{
+    return new_with_number(context, &leaky_relu_class, slope);
+}
+
+mn_module *mn_dropout_layer(mn_context *context, double p)
+{
+    if (!(p >= 0 && p <= 1))
+        return refuse(context, "dropout layer: p must be in [0, 1]");
+    return new_with_number(context, &dropout_class, p);
 }
 
 static mn_module *new_pool(mn_context *context, const mn_module_class *class,

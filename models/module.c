@@ -198,7 +198,14 @@ mn_status mn_module_set_training(mn_module *module, bool training)
 
 bool mn_module_is_training(const mn_module *module)
 {
-    return module != NULL && module->training;
+    return module != NULL && module->training && !module->evaluating;
+}
+
+void mn_module_evaluating(mn_module *module, bool evaluating)
+{
+    module->evaluating = evaluating;
+    for (mn_module *child = module->children; child != NULL; child = child->next)
+        mn_module_evaluating(child, evaluating);
 }
 
 mn_context *mn_module_context(const mn_module *module)

@@ -31,6 +31,7 @@ struct mn_module {
     mn_module *children, **children_end;
     mn_module *shortcut; /* of a residual: the child beside its chain, or NULL */
     bool training;
+    bool evaluating; /* evaluation mode for now, whatever `training` says */
     int slot_count;
     mn_slot_spec specs[MN_MODULE_SLOTS];
     mn_tensor *slots[MN_MODULE_SLOTS]; /* made by mn_module_init */
@@ -43,7 +44,9 @@ struct mn_module {
         mn_pool2d_options pool;
         mn_batch_norm_options norm;
         mn_upsample2d_options upsample;
-        int groups; /* 0: a layer norm */
+        int groups;    /* 0: a layer norm */
+        double number; /* dropout: p; leaky ReLU: slope */
+        mn_tensor *(*function)(mn_tensor *x);
     } options;
 };
 

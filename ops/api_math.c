@@ -25,10 +25,15 @@ static mn_tensor *binary(mn_op_id id, mn_tensor *a, mn_tensor *b, const void *at
     return mn_apply1(id, inputs, 2, attributes);
 }
 
-static mn_tensor *compare(mn_tensor *a, mn_tensor *b, mn_comparison comparison)
+/* Errors name the function too, as of all ops that serve several. */
+static mn_tensor *compare(const char *name, mn_tensor *a, mn_tensor *b, mn_comparison comparison)
 {
     const mn_compare_attributes attributes = {.comparison = comparison};
-    return binary(MN_OP_compare, a, b, &attributes);
+    mn_context *context = mn_tensor_context(a ? a : b);
+    mn_name_push(context, name);
+    mn_tensor *y = binary(MN_OP_compare, a, b, &attributes);
+    mn_name_pop(context);
+    return y;
 }
 
 static mn_tensor *function(mn_op_id id, mn_tensor *x, double a, double b)
@@ -74,32 +79,32 @@ mn_tensor *mn_maximum(mn_tensor *a, mn_tensor *b)
 
 mn_tensor *mn_eq(mn_tensor *a, mn_tensor *b)
 {
-    return compare(a, b, MN_EQ);
+    return compare("eq", a, b, MN_EQ);
 }
 
 mn_tensor *mn_ne(mn_tensor *a, mn_tensor *b)
 {
-    return compare(a, b, MN_NE);
+    return compare("ne", a, b, MN_NE);
 }
 
 mn_tensor *mn_lt(mn_tensor *a, mn_tensor *b)
 {
-    return compare(a, b, MN_LT);
+    return compare("lt", a, b, MN_LT);
 }
 
 mn_tensor *mn_le(mn_tensor *a, mn_tensor *b)
 {
-    return compare(a, b, MN_LE);
+    return compare("le", a, b, MN_LE);
 }
 
 mn_tensor *mn_gt(mn_tensor *a, mn_tensor *b)
 {
-    return compare(a, b, MN_GT);
+    return compare("gt", a, b, MN_GT);
 }
 
 mn_tensor *mn_ge(mn_tensor *a, mn_tensor *b)
 {
-    return compare(a, b, MN_GE);
+    return compare("ge", a, b, MN_GE);
 }
 
 mn_tensor *mn_where(mn_tensor *condition, mn_tensor *a, mn_tensor *b)
@@ -178,20 +183,28 @@ mn_tensor *mn_pow_scalar(mn_tensor *x, double exponent)
     return function(MN_OP_pow_scalar, x, exponent, 0);
 }
 
+static mn_tensor *affine(const char *name, mn_tensor *x, double scale, double shift)
+{
+    mn_name_push(mn_tensor_context(x), name);
+    mn_tensor *y = function(MN_OP_affine, x, scale, shift);
+    mn_name_pop(mn_tensor_context(x));
+    return y;
+}
+
 mn_tensor *mn_add_scalar(mn_tensor *x, double s)
 {
-    return function(MN_OP_affine, x, 1, s);
+    return affine("add_scalar", x, 1, s);
 }
 
 /* Adding -0 keeps the sign of a zero. */
 mn_tensor *mn_mul_scalar(mn_tensor *x, double s)
 {
-    return function(MN_OP_affine, x, s, -0.0);
+    return affine("mul_scalar", x, s, -0.0);
 }
 
 mn_tensor *mn_neg(mn_tensor *x)
 {
-    return mn_mul_scalar(x, -1);
+    return affine("neg", x, -1, -0.0);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */

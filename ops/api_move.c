@@ -25,19 +25,17 @@ mn_tensor *mn_slice(mn_tensor *x, int axis, int64_t start, int64_t end)
     const int64_t last = clamp_position(end, extent);
     cut.before[at] = -first;
     cut.after[at] = (last > first ? last : first) - extent;
-    return mn_apply1(MN_OP_pad, &x, 1, &cut);
+    mn_name_push(context, "slice");
+    mn_tensor *y = mn_apply1(MN_OP_pad, &x, 1, &cut);
+    mn_name_pop(context);
+    return y;
 }
 
 mn_tensor *mn_pad(mn_tensor *x, const int64_t *before, const int64_t *after, double value)
 {
     mn_pad_attributes attributes = {.value = value};
     mn_context *context = mn_enter(MN_OP_pad, &x, 1, 1);
-    if (!context)
-        return NULL;
-    mn_name_push(context, "pad");
-    mn_status status = mn_value_check(context, x->dtype, value);
-    mn_name_pop(context);
-    if (status != MN_OK)
+    if (!context || mn_value_check(context, "pad", x->dtype, value) != MN_OK)
         return NULL;
     for (int i = 0; i < x->ndim; i++) {
         attributes.before[i] = before ? before[i] : 0;
@@ -102,9 +100,9 @@ mn_tensor *mn_gather(mn_tensor *x, int axis, mn_tensor *index)
 
 mn_tensor *mn_scatter_add(mn_tensor *x, int axis, mn_tensor *index, mn_tensor *src)
 {
-    mn_tensor *inputs[3] = {x, src, index};
+    mn_tensor *inputs[3] = {x, src, index}, *const as_called[3] = {x, index, src};
     mn_axis_attributes attributes = {.axis = 0};
-    mn_context *context = mn_enter(MN_OP_scatter_add, inputs, 3, 3);
+    mn_context *context = mn_enter(MN_OP_scatter_add, as_called, 3, 3);
     if (!context ||
         mn_normalize_axis(context, "scatter_add", axis, x->ndim, &attributes.axis) != MN_OK ||
         mn_promote_inputs(inputs, 2) != MN_OK)

@@ -32,7 +32,25 @@ mn_tensor *mn_cast(mn_tensor *x, mn_dtype dtype)
 
 mn_tensor *mn_clone(mn_tensor *x)
 {
-    return mn_apply1(MN_OP_copy, &x, 1, NULL);
+    mn_name_push(mn_tensor_context(x), "clone");
+    mn_tensor *y = mn_apply1(MN_OP_copy, &x, 1, NULL);
+    mn_name_pop(mn_tensor_context(x));
+    return y;
+}
+
+static mn_status write_inputs(mn_op_id op, mn_tensor *const *inputs, const void *attributes)
+{
+    const int count = mn_ops[op].min_inputs;
+    const mn_tensor *dst = inputs[0];
+    mn_context *context = mn_enter(op, inputs, count, count);
+    if (!context)
+        return mn_error_status(mn_tensor_context(dst ? dst : inputs[1]));
+    bool recording = !context->no_grad && !context->in_backward;
+    if (dst->node || (dst->requires_grad && recording))
+        return mn_fail(context, MN_ERR_STATE,
+                       "the destination is part of the graph being recorded; write to it "
+                       "inside mn_no_grad_begin and mn_no_grad_end, or detach it");
+    return mn_dispatch(context, &mn_ops[op], inputs, count, attributes, false, NULL);
 }
 
 /* Runs an op that writes dst, and may read src. */
@@ -41,17 +59,11 @@ static mn_status write_tensor(mn_op_id op, const char *name, mn_tensor *dst, con
 {
     /* The op only reads its second input. */
     mn_tensor *const inputs[2] = {dst, (mn_tensor *)(uintptr_t)src};
-    const int count = mn_ops[op].min_inputs;
-    mn_context *context = mn_enter(op, inputs, count, count);
-    if (!context)
-        return mn_error_status(mn_tensor_context(dst ? dst : src));
-    bool recording = !context->no_grad && !context->in_backward;
-    if (dst->node || (dst->requires_grad && recording))
-        return mn_fail(context, MN_ERR_STATE,
-                       "%s: the destination is part of the graph being recorded; write to it "
-                       "inside mn_no_grad_begin and mn_no_grad_end, or detach it",
-                       name);
-    return mn_dispatch(context, &mn_ops[op], inputs, count, attributes, false, NULL);
+    mn_context *context = mn_tensor_context(dst ? dst : src);
+    mn_name_push(context, name);
+    mn_status status = write_inputs(op, inputs, attributes);
+    mn_name_pop(context);
+    return status;
 }
 
 mn_status mn_tensor_copy(mn_tensor *dst, const mn_tensor *src)
@@ -65,17 +77,17 @@ mn_status mn_tensor_add(mn_tensor *dst, const mn_tensor *src, double alpha)
 {
     const mn_blend_attributes attributes = {.a = 1, .b = alpha};
     if (dst)
-        MN_TRY(mn_value_check(dst->context, mn_wide_dtype(dst->dtype), alpha));
+        MN_TRY(mn_value_check(dst->context, "tensor_add", mn_wide_dtype(dst->dtype), alpha));
     return write_tensor(MN_OP_blend, "tensor_add", dst, src, &attributes);
 }
 
 mn_status mn_tensor_scale(mn_tensor *tensor, double factor, double shift)
 {
     const mn_adjust_attributes attributes = {factor, shift, -(double)INFINITY, (double)INFINITY};
-    if (tensor) {
-        MN_TRY(mn_value_check(tensor->context, mn_wide_dtype(tensor->dtype), factor));
-        MN_TRY(mn_value_check(tensor->context, mn_wide_dtype(tensor->dtype), shift));
-    }
+    const double values[2] = {factor, shift};
+    for (int i = 0; i < 2 && tensor; i++)
+        MN_TRY(mn_value_check(tensor->context, "tensor_scale", mn_wide_dtype(tensor->dtype),
+                              values[i]));
     return write_tensor(MN_OP_adjust, "tensor_scale", tensor, NULL, &attributes);
 }
 
@@ -95,7 +107,7 @@ mn_status mn_tensor_fill(mn_tensor *tensor, double value)
         return MN_ERR_ARGUMENT;
     mn_context *context = tensor->context;
     const mn_value_attributes attributes = {.value = value};
-    MN_TRY(mn_value_check(context, tensor->dtype, value));
+    MN_TRY(mn_value_check(context, "tensor_fill", tensor->dtype, value));
     return mn_dispatch(context, &mn_ops[MN_OP_fill], &tensor, 1, &attributes, false, NULL);
 }
 
@@ -103,7 +115,7 @@ mn_tensor *mn_full(mn_context *context, mn_dtype dtype, int ndim, const int64_t 
                    double value)
 {
     if (!context || mn_shape_check(context, dtype, ndim, shape, NULL, NULL) != MN_OK ||
-        mn_value_check(context, dtype, value) != MN_OK)
+        mn_value_check(context, "full", dtype, value) != MN_OK)
         return NULL;
     mn_tensor *tensor = mn_tensor_new(context, dtype, ndim, shape);
     return mn_tensor_fill(tensor, value) == MN_OK ? tensor : NULL;

@@ -1,6 +1,8 @@
 /* ops/table.c: the table of built-in ops, made from ops.def, and as users see it. */
 #include "ops/internal.h"
 
+#include <string.h>
+
 /* What the words in ops.def's columns stand for. */
 #define BIT(dtype)  (1u << (dtype))
 #define BITS_NONE   0
@@ -64,6 +66,51 @@ static const uint32_t reference_dtypes[] = {
 };
 #undef MN_OP
 
+#define MN_OP(op, ...) [MN_OP_##op] = "mn_" #op,
+static const char *const own_functions[] = {
+#include "ops/ops.def"
+};
+#undef MN_OP
+
+/* Public functions of the ops that are not run by the one of their own name alone. "": an op that
+ * only backward, or another op's public function on the way, runs. */
+static const struct {
+    mn_op_id op;
+    const char *functions;
+} other_functions[] = {
+    {MN_OP_copy, "mn_clone"},
+    {MN_OP_fill, "mn_full mn_tensor_fill"},
+    {MN_OP_assign, "mn_tensor_copy"},
+    {MN_OP_expand, ""},    /* backward of sums and means; operands broadcast without it */
+    {MN_OP_reduce_to, ""}, /* backward of broadcasting */
+    {MN_OP_pad, "mn_pad mn_slice"},
+    {MN_OP_scatter_add, "mn_scatter_add mn_one_hot"},
+    {MN_OP_compare, "mn_eq mn_ne mn_lt mn_le mn_gt mn_ge"},
+    {MN_OP_affine, "mn_neg mn_add_scalar mn_mul_scalar"},
+    {MN_OP_batch_norm_inference, "mn_batch_norm"},
+    {MN_OP_blend, "mn_tensor_add mn_ema_update"},
+    {MN_OP_adjust, "mn_tensor_scale mn_tensor_clamp mn_clip_grad_value"},
+    {MN_OP_grad_unscale, "mn_grad_scaler_unscale mn_grad_scaler_step"},
+    {MN_OP_grad_norm, "mn_clip_grad_norm"},
+    {MN_OP_grad_clip, "mn_clip_grad_norm"},
+    {MN_OP_sgd_step, "mn_optimizer_step mn_grad_scaler_step"},
+    {MN_OP_adam_step, "mn_optimizer_step mn_grad_scaler_step"},
+    {MN_OP_rmsprop_step, "mn_optimizer_step mn_grad_scaler_step"},
+    {MN_OP_optimizer_finish, "mn_optimizer_step mn_grad_scaler_step"},
+    {MN_OP_scaler_scale, "mn_grad_scaler_scale mn_grad_scaler_backward"},
+    {MN_OP_scaler_update, "mn_grad_scaler_update"},
+    {MN_OP_report_loss, "mn_step_report mn_evaluate"},
+    {MN_OP_report_step, "mn_train"},
+};
+
+static const char *functions_of(int op)
+{
+    for (size_t i = 0; i < sizeof other_functions / sizeof *other_functions; i++)
+        if (other_functions[i].op == (mn_op_id)op)
+            return other_functions[i].functions;
+    return strstr(mn_ops[op].name, "_backward") ? "" : own_functions[op];
+}
+
 static const char *const rule_names[] = {
     [MN_CAST_KEEP] = "KEEP",         [MN_CAST_LOWER] = "LOWER",     [MN_CAST_FP32] = "FP32",
     [MN_CAST_FP32_OUT] = "FP32_OUT", [MN_CAST_PROMOTE] = "PROMOTE", [MN_CAST_REFUSE] = "REFUSE",
@@ -93,6 +140,7 @@ bool mn_op_info_get(int index, mn_op_info *info)
         .reference_dtypes = reference_dtypes[index],
         .cpu_dtypes = op->kernels[MN_DEVICE_CPU].dtypes,
         .summary = op->summary,
+        .functions = functions_of(index),
     };
     return true;
 }

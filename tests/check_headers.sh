@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Each public header compiles alone as C11 and C++17, explains every function, and no function
-# takes more than six parameters.
+# Each public header compiles alone as C11 and C++17, explains every function, no function takes
+# more than six parameters, and minim.h has a function for each op.
 # Usage: check_headers.sh SOURCE_DIR [BUILD_DIR]
 set -euo pipefail
 cd "$1"
@@ -69,4 +69,26 @@ awk '
         print functions + 0 " public functions"
         exit failed || !functions
     }' include/*.h || failed=1
+
+# Each op is run by functions that minim.h declares, or by backward only. Needs a build.
+if [ -n "${2:-}" ] && [ -x "$2/minim" ]; then
+    declared=$(grep -oE '\bmn_[a-z0-9_]+\(' include/minim.h | tr -d '(' | sort -u)
+    ops=0
+    while read -r op functions; do
+        ops=$((ops + 1))
+        if [ -z "$functions" ] && grep -qx "mn_$op" <<<"$declared"; then
+            echo "op $op: ops/table.c says that no function of minim.h runs it, but there is mn_$op"
+            failed=1
+        fi
+        for name in $functions; do
+            if ! grep -qx "$name" <<<"$declared"; then
+                echo "op $op: minim.h does not declare $name (ops/table.c names another, if it must)"
+                failed=1
+            fi
+        done
+    done < <("$2/minim" ops --json | sed 's/{"name"/\n&/g' |
+        sed -nE 's/^\{"name":"(\w+)".*"functions":\[([^]]*)\].*/\1 \2/p' | tr ',"' '  ')
+    echo "$ops ops"
+    [ "$ops" -gt 0 ] || failed=1
+fi
 [ $failed -eq 0 ]

@@ -385,6 +385,83 @@ START_TEST(pooling_resizing_and_norm_layers)
 }
 END_TEST
 
+/* x = -2, -1, ..., 3 through a layer; it is freed. */
+static void run_layer(mn_module *layer, double y[6])
+{
+    const int64_t six = 6;
+    const double x[6] = {-2, -1, 0, 1, 2, 3};
+    mn_tensor *input = mn_tensor_create(ctx, MN_F32, 1, &six);
+    ck_assert_int_eq(mn_tensor_write_f64(input, x, 6), MN_OK);
+    ck_assert_int_eq(mn_module_init(layer), MN_OK);
+    ck_assert_int_eq(mn_tensor_read_f64(mn_module_forward(layer, input), y, 6), MN_OK);
+    mn_module_free(layer);
+}
+
+START_TEST(activation_layers)
+{
+    static const double at_minus_two[] = {[MN_ACTIVATION_RELU] = 0,
+                                          [MN_ACTIVATION_GELU] = -0.0455002639,
+                                          [MN_ACTIVATION_SILU] = -0.2384058440,
+                                          [MN_ACTIVATION_TANH] = -0.9640275801,
+                                          [MN_ACTIVATION_SIGMOID] = 0.1192029220};
+    static const double at_three[] = {3, 2.9959503059, 2.8577223805, 0.9950547537, 0.9525741268};
+    double y[6];
+    for (int i = 0; i < 5; i++) {
+        run_layer(mn_activation_layer(ctx, (mn_activation)i), y);
+        ck_assert_double_eq_tol(y[0], at_minus_two[i], 1e-6);
+        ck_assert_double_eq_tol(y[5], at_three[i], 1e-6);
+    }
+    run_layer(mn_relu_layer(ctx), y);
+    ck_assert(y[1] == 0 && y[4] == 2);
+    run_layer(mn_leaky_relu_layer(ctx, 0.25), y);
+    ck_assert(y[0] == -0.5 && y[3] == 1);
+    static const int wrong[] = {-1, 5, 1 << 30};
+    for (int i = 0; i < 3; i++) {
+        ck_assert(mn_activation_layer(ctx, (mn_activation)wrong[i]) == NULL);
+        ck_assert_int_eq(mn_error_status(ctx), MN_ERR_ARGUMENT);
+        mn_error_clear(ctx);
+    }
+    ck_assert(mn_activation_layer(NULL, MN_ACTIVATION_RELU) == NULL);
+}
+END_TEST
+
+START_TEST(dropout_layers)
+{
+    double a[1000], b[1000], c[1000];
+    const int64_t count = 1000;
+    mn_module *net = mn_sequential(ctx);
+    mn_sequential_add(net, "a", mn_dropout_layer(ctx, 0.5));
+    mn_sequential_add(net, "b", mn_dropout_layer(ctx, 0.5));
+    ck_assert_int_eq(mn_module_init(net), MN_OK);
+    mn_scope scope = mn_scope_begin(ctx);
+    mn_tensor *x = mn_full(ctx, MN_F32, 1, &count, 1.0);
+    mn_random_position(ctx, 4, 2);
+    ck_assert_int_eq(mn_tensor_read_f64(mn_module_forward(net, x), a, 1000), MN_OK);
+    mn_module_set_training(net, false); /* draws nothing: x itself */
+    ck_assert_int_eq(mn_tensor_read_f64(mn_module_forward(net, x), b, 1000), MN_OK);
+    mn_module_set_training(net, true);
+    mn_random_position(ctx, 4, 2);
+    ck_assert_int_eq(mn_tensor_read_f64(mn_module_forward(net, x), c, 1000), MN_OK);
+    int kept = 0; /* a quarter, if the masks of the two are independent: 5 sigma */
+    for (int i = 0; i < 1000; i++) {
+        ck_assert(a[i] == 0 || a[i] == 4);
+        ck_assert(b[i] == 1 && c[i] == a[i]);
+        kept += a[i] != 0;
+    }
+    ck_assert_int_le(abs(kept - 250), 68);
+    mn_scope_end(ctx, scope);
+    mn_module_free(net);
+    static const double wrong[] = {-0.01, 1.01, (double)NAN, (double)INFINITY};
+    for (int i = 0; i < 4; i++) {
+        ck_assert(mn_dropout_layer(ctx, wrong[i]) == NULL);
+        ck_assert_int_eq(mn_error_status(ctx), MN_ERR_ARGUMENT);
+        mn_error_clear(ctx);
+    }
+    mn_module_free(mn_dropout_layer(ctx, 1));
+    ck_assert(mn_dropout_layer(NULL, 0.5) == NULL);
+}
+END_TEST
+
 START_TEST(sizes_do_not_overflow)
 {
     mn_model_options huge = mn_model_options_default();
@@ -420,6 +497,8 @@ int main(void)
     tcase_add_test(cases, options_of_other_sizes_are_refused);
     tcase_add_loop_test(cases, sizes_do_not_overflow, 0, 5);
     tcase_add_test(cases, pooling_resizing_and_norm_layers);
+    tcase_add_test(cases, activation_layers);
+    tcase_add_test(cases, dropout_layers);
     suite_add_tcase(suite, cases);
     return mn_test_run(suite, CK_FORK_GETENV);
 }

@@ -248,6 +248,66 @@ START_TEST(integer_dtypes)
 }
 END_TEST
 
+/* Of ops that serve several functions, or one of another name, errors name the function. */
+START_TEST(errors_name_the_function)
+{
+    typedef mn_tensor *(*comparison)(mn_tensor *, mn_tensor *);
+    static const comparison compare[] = {mn_eq, mn_ne, mn_lt, mn_le, mn_gt, mn_ge};
+    static const char *const names[] = {"eq: ", "ne: ", "lt: ", "le: ", "gt: ", "ge: "};
+    const int64_t axis[1] = {INT64_MAX};
+    mn_context *ctx = mn_test_reference(), *other = mn_test_reference();
+    mn_tensor *x = mn_test_vector(ctx, MN_I32, 3, 1), *y = mn_test_vector(ctx, MN_I32, 2, 1);
+    mn_tensor *h = mn_test_vector(ctx, MN_F16, 3, 1);
+    mn_name_push(ctx, "head");
+    for (int i = 0; i < 6; i++) {
+        compare[i](x, y);
+        mn_test_expect(ctx, MN_ERR_SHAPE, names[i]);
+        compare[i](NULL, y);
+        mn_test_expect(ctx, MN_ERR_ARGUMENT, names[i]);
+    }
+    mn_neg(x);
+    mn_test_expect(ctx, MN_ERR_DTYPE, "head.neg: ");
+    mn_add_scalar(x, 1);
+    mn_test_expect(ctx, MN_ERR_DTYPE, "head.add_scalar: ");
+    mn_mul_scalar(x, 1);
+    mn_test_expect(ctx, MN_ERR_DTYPE, "head.mul_scalar: ");
+    mn_one_hot(h, 3, MN_F32);
+    mn_test_expect(ctx, MN_ERR_DTYPE, "head.one_hot: ");
+    mn_tensor_copy(x, y);
+    mn_test_expect(ctx, MN_ERR_SHAPE, "head.tensor_copy: ");
+    mn_tensor_copy(NULL, y);
+    mn_test_expect(ctx, MN_ERR_ARGUMENT, "head.tensor_copy: ");
+    mn_tensor_copy(x, mn_test_vector(other, MN_I32, 3, 1));
+    mn_test_expect(ctx, MN_ERR_ARGUMENT, "head.tensor_copy: ");
+    mn_tensor_add(x, x, 1);
+    mn_test_expect(ctx, MN_ERR_DTYPE, "head.tensor_add: ");
+    mn_tensor_add(h, h, 1e300);
+    mn_test_expect(ctx, MN_ERR_DTYPE, "head: tensor_add: the value 1");
+    mn_tensor_scale(x, 1, 1);
+    mn_test_expect(ctx, MN_ERR_DTYPE, "head.tensor_scale: ");
+    mn_tensor_scale(h, 1, 1e300);
+    mn_test_expect(ctx, MN_ERR_DTYPE, "head: tensor_scale: the value 1");
+    mn_tensor_clamp(x, 0, 1);
+    mn_test_expect(ctx, MN_ERR_DTYPE, "head.tensor_clamp: ");
+    mn_tensor_fill(h, 1e9);
+    mn_test_expect(ctx, MN_ERR_DTYPE, "head: tensor_fill: the value 1");
+    mn_full(ctx, MN_U8, 0, NULL, 256);
+    mn_test_expect(ctx, MN_ERR_DTYPE, "head: full: the value 256");
+    mn_pad(h, axis, NULL, 0);
+    mn_test_expect(ctx, MN_ERR_SHAPE, "head: pad: ");
+    mn_scatter_add(h, 0, NULL, h);
+    mn_test_expect(ctx, MN_ERR_ARGUMENT, "head: scatter_add: argument 2 is NULL");
+    mn_name_pop(ctx);
+    mn_neg(h);
+    mn_slice(h, 0, 0, 1);
+    mn_clone(h);
+    ck_assert_str_eq(mn_name_path(ctx), "");
+    mn_test_expect_ok(ctx);
+    mn_context_free(ctx);
+    mn_context_free(other);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("ops_api");
@@ -260,6 +320,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, batch_norm_count_ends, MN_KERNELS_AUTO, MN_KERNELS_PORTABLE + 1);
     tcase_add_test(tc, nothing_happens_while_an_error_is_pending);
     tcase_add_test(tc, table);
+    tcase_add_test(tc, errors_name_the_function);
     tcase_add_test(tc, integer_dtypes);
     suite_add_tcase(s, tc);
     return s;

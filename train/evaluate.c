@@ -60,32 +60,19 @@ static mn_status evaluate_all(mn_module *model, mn_loader *loader, mn_dtype amp,
     return MN_OK;
 }
 
-/* Also while an error is pending: it must not change how the model computes later. */
-static mn_status restore_training(mn_module *model, bool training)
-{
-    mn_context *context = mn_module_context(model);
-    mn_error pending = context->error;
-    mn_error_clear(context);
-    mn_status status = mn_module_set_training(model, training);
-    if (pending.status != MN_OK)
-        context->error = pending;
-    return pending.status != MN_OK ? pending.status : status;
-}
-
 mn_status mn_evaluate_loader(mn_module *model, mn_loader *loader, mn_dtype amp, mn_metrics *metrics,
                              mn_error *error)
 {
     mn_context *context = mn_module_context(model);
-    bool training = mn_module_is_training(model);
     MN_TRY(mn_error_status(context));
-    MN_TRY(mn_module_set_training(model, false));
+    mn_module_evaluating(model, true);
     mn_scope scope = mn_scope_begin(context);
     mn_no_grad_begin(context);
     mn_status status = evaluate_all(model, loader, amp, metrics, error);
     mn_no_grad_end(context);
     mn_scope_end(context, scope);
-    mn_status restored = restore_training(model, training);
-    return status != MN_OK ? status : restored;
+    mn_module_evaluating(model, false);
+    return status;
 }
 
 mn_status mn_evaluate(mn_module *model, mn_loader *loader, mn_dtype amp, mn_metrics *metrics,
