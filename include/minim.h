@@ -299,7 +299,8 @@ MN_API mn_status mn_tensor_clamp(mn_tensor *tensor, double low, double high);
 /* ---------------------------------------------------------------------------------------------
  * Ops. Each returns a new tensor of the scope, recorded for backward if an input requires a
  * gradient. Shapes broadcast as NumPy's; mixed dtypes promote as PyTorch's (f16 with bf16 gives
- * f32). Inside an autocast region inputs are first cast by the op's rule.
+ * f32). Inside an autocast region inputs are first cast by the op's rule. Integers are added,
+ * multiplied and compared as f64, which is exact up to 2^53.
  * ------------------------------------------------------------------------------------------ */
 
 /* -- moving and converting elements -- */
