@@ -347,6 +347,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, norm_at_zero, 0, SETS);
     tcase_add_loop_test(tc, norm_does_not_overflow, 0, SETS);
     tcase_add_loop_test(tc, variance, 0, SETS);
+    tcase_add_loop_test(tc, empty_lines, 0, SETS);
     tcase_add_test(tc, reduction_errors);
     suite_add_tcase(s, tc);
     return s;
