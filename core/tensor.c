@@ -53,7 +53,8 @@ mn_status mn_shape_check(mn_context *context, mn_dtype dtype, int ndim, const in
         if (shape[i] > 0 && __builtin_mul_overflow(count, shape[i], &count))
             return mn_fail(context, MN_ERR_MEMORY, "the shape has more elements than fit 64 bits");
     }
-    if (count > INT64_MAX / (int64_t)size || (uint64_t)count > SIZE_MAX / size)
+    /* A 16th of what fits, so that the sum of a few extents of empty tensors does not overflow. */
+    if (count > INT64_MAX / 16 / (int64_t)size || (uint64_t)count > SIZE_MAX / size)
         return mn_fail(context, MN_ERR_MEMORY, "no memory for %lld elements of %s",
                        (long long)count, mn_dtype_name(dtype));
     if (numel)

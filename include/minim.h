@@ -306,8 +306,8 @@ MN_API mn_status mn_tensor_clamp(mn_tensor *tensor, double low, double high);
  * Of a + b and its like the shapes broadcast as NumPy's and mixed dtypes promote as PyTorch's (f16
  * with bf16 gives f32); where that is not said, dtypes must be equal. NULL is returned, and the
  * error names op, layer path, shapes and dtypes, for MN_ERR_SHAPE (shapes do not fit), MN_ERR_DTYPE
- * (other dtypes), MN_ERR_ARGUMENT (an axis or option out of range, NULL where a tensor is needed). Arithmetic,
- * comparisons and reductions of integers are worked out in f64: exact up to 2^53.
+ * (other dtypes), MN_ERR_ARGUMENT (an axis or option out of range, NULL where a tensor is needed).
+ * Integers are added, multiplied, compared and reduced as f64, which is exact up to 2^53.
  * ------------------------------------------------------------------------------------------ */
 
 /* -- moving and converting elements -- */

@@ -69,7 +69,9 @@ mn_tensor *mn_concat(mn_tensor *const *tensors, int count, int axis)
     mn_tensor *inputs[MN_MAX_INPUTS] = {NULL};
     mn_axis_attributes attributes = {.axis = 0};
     const bool fits = tensors && count >= 1 && count <= MN_MAX_INPUTS;
-    mn_context *context = tensors ? mn_enter(MN_OP_concat, tensors, fits ? count : 1, 1) : NULL;
+    /* An array of nothing has no context to report into. */
+    mn_context *context =
+        tensors && count > 0 ? mn_enter(MN_OP_concat, tensors, fits ? count : 1, 1) : NULL;
     if (!context)
         return NULL;
     if (!fits) {

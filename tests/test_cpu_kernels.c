@@ -417,6 +417,33 @@ START_TEST(labels_out_of_range)
 }
 END_TEST
 
+/* An index out of range is a fault, and moves nothing: not even by one, and not the element behind
+ * the row, which may be none of x's. */
+START_TEST(indices_out_of_range)
+{
+    static const kernel gather = KERNEL(gather, 0, 0);
+    static const kernel scatter_add = PLANNED(scatter_add, 0, 2);
+    static const int64_t indices[] = {5, -1, 4, INT64_MAX, 0, INT64_MIN, 3, 6};
+    for (int64_t axis = 0; axis < 2; axis++)
+        for (int scatter = 0; scatter < 2; scatter++) {
+            const mn_axis_attributes attributes = {.axis = axis};
+            fixture f;
+            mn_fixture_start(&f, &attributes, sizeof attributes);
+            mn_fixture_input(&f, mn_lowp[_i], DIMS(5, 5));
+            if (scatter)
+                mn_fixture_input(&f, mn_lowp[_i], DIMS(5, 5));
+            mn_view *index = mn_fixture_input(&f, MN_I64, DIMS(5, 5));
+            for (int64_t i = 0; i < index->numel; i++)
+                ((int64_t *)index->data)[i] = indices[i % (int64_t)COUNT(indices)];
+            ((int64_t *)index->data)[24] = 5;
+            mn_fixture_output(&f, mn_lowp[_i], DIMS(5, 5));
+            mn_fixture_check(&f, scatter ? &scatter_add : &gather);
+            ck_assert_int_eq(f.fault.status, MN_ERR_ARGUMENT);
+            ck_assert_int_eq(f.fault.values[0], 5);
+        }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cpu_kernels");
@@ -439,6 +466,7 @@ int main(void)
     tcase_add_loop_test(tests, argmaxes, 0, 3);
     tcase_add_loop_test(tests, cross_entropies, 0, 3);
     tcase_add_test(tests, labels_out_of_range);
+    tcase_add_loop_test(tests, indices_out_of_range, 0, 3);
     suite_add_tcase(suite, tests);
     return mn_test_run(suite, CK_FORK_GETENV);
 }

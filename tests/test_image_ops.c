@@ -5,6 +5,7 @@
 #include "tests/support_suite.h"
 
 #include <check.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -52,6 +53,27 @@ START_TEST(average_pool_values)
     /* A caller that was built before there was exclude_padding. */
     o.size = offsetof(mn_pool2d_options, exclude_padding);
     expect(mn_avg_pool2d(image(3, 3, up_to_9), &o), 4, whole);
+    mn_context_free(ctx);
+}
+END_TEST
+
+/* What a window costs is bounded by the image, also where the reference kernel serves. */
+START_TEST(windows_far_larger_than_the_image)
+{
+    open_context(_i);
+    mn_pool2d_options o = mn_pool2d_options_default();
+    o.kernel[0] = o.kernel[1] = INT_MAX;
+    o.padding[0] = o.padding[1] = INT_MAX / 2;
+    o.exclude_padding = true;
+    mn_tensor *x = mn_cast(image(1, 1, up_to_9 + 6), MN_F64);
+    ck_assert_int_eq(mn_set_requires_grad(x, true), MN_OK);
+    mn_tensor *average = mn_avg_pool2d(x, &o);
+    o.exclude_padding = false;
+    mn_tensor *largest = mn_max_pool2d(x, &o);
+    expect(average, 1, up_to_9 + 6);
+    expect(largest, 1, up_to_9 + 6);
+    ck_assert_int_eq(mn_backward(mn_add(average, largest), 1), MN_OK);
+    expect(mn_grad(x), 1, up_to_9 + 1);
     mn_context_free(ctx);
 }
 END_TEST
@@ -397,6 +419,7 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_checked_fixture(tests, NULL, mn_fixture_teardown);
     tcase_add_loop_test(tests, average_pool_values, 0, 2);
+    tcase_add_loop_test(tests, windows_far_larger_than_the_image, 0, 2);
     tcase_add_loop_test(tests, upsample_values, 0, 2);
     tcase_add_loop_test(tests, upsample_edges, 0, 2);
     tcase_add_loop_test(tests, norm_values, 0, 2);

@@ -287,6 +287,20 @@ START_TEST(variance)
 }
 END_TEST
 
+/* As many as fit an i64, with nothing in them: there is nothing to do. */
+START_TEST(empty_lines)
+{
+    static const int64_t shape[2] = {INT64_C(1) << 50, 0};
+    mn_context *ctx = mn_test_op_context("cpu", sets[_i]);
+    mn_tensor *x = mn_tensor_create(ctx, MN_F64, 2, shape);
+    ck_assert_int_eq(mn_set_requires_grad(x, true), MN_OK);
+    mn_tensor *y = mn_add(mn_softmax(x, 1), mn_log_softmax(x, 1));
+    ck_assert_int_eq(mn_backward(mn_sum(y, 0, NULL, false), 1), MN_OK);
+    mn_test_expect_ok(ctx);
+    mn_context_free(ctx);
+}
+END_TEST
+
 START_TEST(reduction_errors)
 {
     static const int twice[2] = {0, -2}, far[1] = {2}, first[1] = {0};
@@ -333,6 +347,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, norm_at_zero, 0, SETS);
     tcase_add_loop_test(tc, norm_does_not_overflow, 0, SETS);
     tcase_add_loop_test(tc, variance, 0, SETS);
+    tcase_add_loop_test(tc, empty_lines, 0, SETS);
     tcase_add_test(tc, reduction_errors);
     suite_add_tcase(s, tc);
     return s;

@@ -162,6 +162,7 @@ START_TEST(shapes_are_checked)
     const int64_t huge[] = {INT64_MAX, 3};
     const int64_t hidden[] = {INT64_MAX, INT64_MAX, 0};
     const int64_t large[] = {INT64_MAX / 2};
+    const int64_t long_and_empty[] = {INT64_MAX / 2, 0}; /* eight of them, joined, would overflow */
     const int64_t seven[] = {1, 1, 1, 1, 1, 1, 1};
     ck_assert_ptr_null(mn_tensor_create(context, MN_F32, 2, negative));
     mn_test_expect(context, MN_ERR_SHAPE, "axis 1");
@@ -170,6 +171,8 @@ START_TEST(shapes_are_checked)
     ck_assert_ptr_null(mn_tensor_create(context, MN_F32, 3, hidden));
     mn_test_expect(context, MN_ERR_MEMORY, "elements");
     ck_assert_ptr_null(mn_tensor_create(context, MN_F64, 1, large));
+    mn_test_expect(context, MN_ERR_MEMORY, "elements");
+    ck_assert_ptr_null(mn_tensor_create(context, MN_U8, 2, long_and_empty));
     mn_test_expect(context, MN_ERR_MEMORY, "elements");
     ck_assert_ptr_null(mn_tensor_create(context, MN_F32, 7, seven));
     mn_test_expect(context, MN_ERR_SHAPE, "axes");

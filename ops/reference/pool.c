@@ -1,6 +1,18 @@
 /* Reference kernels of pooling and resizing. Images are [N,H,W,C]. */
 #include "ops/reference/reference.h"
 
+/* Where the part of a window that lies inside of an image begins and ends: kernels of any size cost
+ * no more than the image. */
+static int64_t start(int64_t first)
+{
+    return first > 0 ? first : 0;
+}
+
+static int64_t end(int64_t first, int64_t kernel, int64_t extent)
+{
+    return first + kernel < extent ? first + kernel : extent;
+}
+
 /* Element of x in the window of y's element `at` that is its maximum: the first NaN, else the first
  * largest. -1: the window lies outside of the image. Padding never wins. */
 static int64_t window_maximum(const mn_call *call, const mn_view *view, const double *x,
@@ -10,13 +22,11 @@ static int64_t window_maximum(const mn_call *call, const mn_view *view, const do
     const int64_t H = view->shape[1], W = view->shape[2], C = view->shape[3];
     const int64_t c = at % C, q = at / C % y->shape[2], p = at / C / y->shape[2] % y->shape[1];
     const int64_t n = at / C / y->shape[2] / y->shape[1];
+    const int64_t top = p * a->stride[0] - a->padding[0];
+    const int64_t left = q * a->stride[1] - a->padding[1];
     int64_t best = -1;
-    for (int64_t r = 0; r < a->kernel[0]; r++)
-        for (int64_t s = 0; s < a->kernel[1]; s++) {
-            const int64_t h = p * a->stride[0] - a->padding[0] + r;
-            const int64_t w = q * a->stride[1] - a->padding[1] + s;
-            if (h < 0 || h >= H || w < 0 || w >= W)
-                continue;
+    for (int64_t h = start(top); h < end(top, a->kernel[0], H); h++)
+        for (int64_t w = start(left); w < end(left, a->kernel[1], W); w++) {
             const int64_t i = ((n * H + h) * W + w) * C + c;
             if (best < 0 || (!isnan(x[best]) && (isnan(x[i]) || x[i] > x[best])))
                 best = i;
@@ -78,11 +88,9 @@ static void average_window(const mn_call *call, const mn_view *image, double *x,
     for (int pass = 0; pass < 2; pass++) {
         const int64_t all = a->kernel[0] * a->kernel[1];
         const double count = (double)(a->exclude_padding ? inside : all);
-        for (int64_t h = top; h < top + a->kernel[0]; h++)
-            for (int64_t w = left; w < left + a->kernel[1]; w++) {
+        for (int64_t h = start(top); h < end(top, a->kernel[0], H); h++)
+            for (int64_t w = start(left); w < end(left, a->kernel[1], W); w++) {
                 const int64_t i = ((at / C / Q / P * H + h) * W + w) * C + at % C;
-                if (h < 0 || h >= H || w < 0 || w >= W)
-                    continue;
                 if (pass == 0)
                     inside++;
                 else if (adjoint)

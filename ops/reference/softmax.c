@@ -9,7 +9,9 @@ static void each_line(const mn_call *call, const double *x, const double *g, dou
 {
     const mn_axis_attributes *a = (const void *)call->attributes.bytes;
     const mn_split split = mn_split_at(&call->in[0], a->axis);
-    for (int64_t i = 0; i < split.outer * split.inner; i++) {
+    /* Empty lines may be more than can be counted. */
+    const int64_t lines = split.size > 0 ? split.outer * split.inner : 0;
+    for (int64_t i = 0; i < lines; i++) {
         const int64_t at = i / split.inner * split.size * split.inner + i % split.inner;
         line(x + at, g ? g + at : NULL, y + at, split.size, split.inner);
     }
