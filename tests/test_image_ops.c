@@ -333,8 +333,8 @@ static const norm_shape norm_shapes[] = {
 
 START_TEST(norm_kernels)
 {
-    static const kernel forward = KERNEL(group_norm, 0, 8);
-    static const kernel backward = PLANNED(group_norm_backward, 0, 64);
+    static const kernel forward = KERNEL(group_norm, 8);
+    static const kernel backward = KERNEL(group_norm_backward, 64);
     const mn_dtype dtype = mn_lowp[_i];
     for (size_t i = 0; i < COUNT(norm_shapes); i++) {
         const norm_shape *s = &norm_shapes[i];
@@ -366,8 +366,8 @@ END_TEST
 
 START_TEST(resize_kernels)
 {
-    static const kernel forward = KERNEL(upsample2d, 0, 4);
-    static const kernel backward = PLANNED(upsample2d_backward, 0, 16);
+    static const kernel forward = KERNEL(upsample2d, 4);
+    static const kernel backward = KERNEL(upsample2d_backward, 16);
     static const int64_t shapes[][6] = {
         {2, 1, 1, 3, 200, 150}, {3, 31, 17, 300, 29, 40}, {5, 64, 64, 4, 7, 9}};
     for (size_t i = 0; i < 3 * COUNT(shapes); i++) {
