@@ -66,9 +66,11 @@ mn_status mn_backward_pow(mn_backward_call *call)
     return mn_give_gradient(call, 1, db);
 }
 
-/* All of g to the operand that was taken, half of it to each where they are equal. */
-static mn_status give_to_winner(mn_backward_call *call, mn_comparison loses)
+/* All of g to the operand that was taken, half of it to each where they are equal. Also of minimum.
+ */
+mn_status mn_backward_maximum(mn_backward_call *call)
 {
+    const mn_comparison loses = call->op == &mn_ops[MN_OP_minimum] ? MN_GT : MN_LT;
     mn_tensor *g = call->grad_out[0];
     for (int i = 0; i < 2; i++) {
         mn_tensor *mine = call->in[i], *other = call->in[1 - i];
@@ -78,16 +80,6 @@ static mn_status give_to_winner(mn_backward_call *call, mn_comparison loses)
         MN_TRY(mn_give_gradient(call, i, choose(mine, loses, other, NULL, shared)));
     }
     return MN_OK;
-}
-
-mn_status mn_backward_minimum(mn_backward_call *call)
-{
-    return give_to_winner(call, MN_GT);
-}
-
-mn_status mn_backward_maximum(mn_backward_call *call)
-{
-    return give_to_winner(call, MN_LT);
 }
 
 mn_status mn_backward_where(mn_backward_call *call)

@@ -12,6 +12,11 @@ typedef enum mn_op_id {
 #undef MN_OP
 
 extern const mn_op mn_ops[MN_OP_COUNT];
+/* Which built-in op this is. */
+static inline mn_op_id mn_op_id_of(const mn_op *op)
+{
+    return (mn_op_id)(op - mn_ops);
+}
 
 /* MN_OK if nothing is pending and the descriptor, which may come from outside, is sound. */
 mn_status mn_op_check(mn_context *context, const mn_op *op);

@@ -123,10 +123,11 @@ static void run_windows(const void *arg, int64_t begin, int64_t end)
     }
 }
 
-static void run_pool(const mn_call *call, bool average)
+/* Of max_pool2d and avg_pool2d. */
+void mn_cpu_pool2d(const mn_call *call)
 {
     pool l = pool_of(call, &call->in[0], &call->out[0], NULL);
-    l.average = average;
+    l.average = call->op == &mn_ops[MN_OP_avg_pool2d];
     if (call->out[0].numel == 0)
         return;
     const int64_t rows = call->out[0].shape[0] * l.P;
@@ -135,16 +136,6 @@ static void run_pool(const mn_call *call, bool average)
         mn_run_ranges(call, rows, chunk, run_2x2, &l);
     else
         mn_run_ranges(call, rows * l.Q, chunk * l.Q, run_windows, &l);
-}
-
-void mn_cpu_max_pool2d(const mn_call *call)
-{
-    run_pool(call, false);
-}
-
-void mn_cpu_avg_pool2d(const mn_call *call)
-{
-    run_pool(call, true);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */

@@ -93,18 +93,15 @@ static void average_window(const mn_call *call, const mn_view *image, double *x,
     }
 }
 
-/* y[n,p,q,c] = 1/count sum over the window of x[n,h,w,c] */
+/* y[n,p,q,c] = 1/count sum over the window of x[n,h,w,c]; or the gradient, dx = sum of g / count
+ * over the windows that x lies in */
 void mn_ref_avg_pool2d(const mn_call *call, double *const in[], double *const out[])
 {
-    for (int64_t i = 0; i < call->out[0].numel; i++)
-        average_window(call, &call->in[0], in[0], &call->out[0], out[0], i, false);
-}
-
-/* dx = sum of g / count over the windows that x lies in */
-void mn_ref_avg_pool2d_backward(const mn_call *call, double *const in[], double *const out[])
-{
-    for (int64_t i = 0; i < call->in[0].numel; i++)
-        average_window(call, &call->out[0], out[0], &call->in[0], in[0], i, true);
+    const bool adjoint = call->op == &mn_ops[MN_OP_avg_pool2d_backward];
+    const mn_view *x = adjoint ? &call->out[0] : &call->in[0];
+    const mn_view *y = adjoint ? &call->in[0] : &call->out[0];
+    for (int64_t i = 0; i < y->numel; i++)
+        average_window(call, x, adjoint ? out[0] : in[0], y, adjoint ? in[0] : out[0], i, adjoint);
 }
 
 /* y[n,p,q,c] = sum over taps of weight x[n,h,w,c] for pixel `at` of y, or the adjoint. */
@@ -128,12 +125,9 @@ static void resize_pixel(const mn_call *call, const mn_view *image, double *x, d
 
 void mn_ref_upsample2d(const mn_call *call, double *const in[], double *const out[])
 {
-    for (int64_t i = 0; i < call->out[0].numel; i++)
-        resize_pixel(call, &call->in[0], in[0], out[0], i, false);
-}
-
-void mn_ref_upsample2d_backward(const mn_call *call, double *const in[], double *const out[])
-{
-    for (int64_t i = 0; i < call->in[0].numel; i++)
-        resize_pixel(call, &call->out[0], out[0], in[0], i, true);
+    const bool adjoint = call->op == &mn_ops[MN_OP_upsample2d_backward];
+    const mn_view *x = adjoint ? &call->out[0] : &call->in[0];
+    const mn_view *y = adjoint ? &call->in[0] : &call->out[0];
+    for (int64_t i = 0; i < y->numel; i++)
+        resize_pixel(call, x, adjoint ? out[0] : in[0], adjoint ? in[0] : out[0], i, adjoint);
 }
