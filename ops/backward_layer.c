@@ -72,13 +72,6 @@ mn_status mn_backward_avg_pool2d(mn_backward_call *call)
     return give_adjoint(call, MN_OP_avg_pool2d, MN_OP_avg_pool2d_backward, &pool);
 }
 
-mn_status mn_backward_global_avg_pool2d(mn_backward_call *call)
-{
-    const mn_extent_attributes image = {.height = call->in_view[0].shape[1],
-                                        .width = call->in_view[0].shape[2]};
-    return give_adjoint(call, MN_OP_global_avg_pool2d, MN_OP_global_avg_pool2d_backward, &image);
-}
-
 mn_status mn_backward_upsample2d(mn_backward_call *call)
 {
     mn_resize_attributes resize;

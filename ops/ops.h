@@ -128,9 +128,6 @@ typedef struct mn_resize_attributes { /* upsample2d and its gradient */
     int64_t mode, align_corners;
     int64_t extent[2]; /* upsample2d_backward: H, W of x */
 } mn_resize_attributes;
-typedef struct mn_extent_attributes { /* global_avg_pool2d_backward */
-    int64_t height, width;
-} mn_extent_attributes;
 typedef struct mn_batch_norm_attributes { /* the four batch-norm ops */
     double eps, momentum;
 } mn_batch_norm_attributes;

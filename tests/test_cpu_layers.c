@@ -97,19 +97,20 @@ END_TEST
 
 START_TEST(global_average_pools)
 {
-    static const kernel forward = KERNEL(global_avg_pool2d, 1);
-    static const kernel backward = KERNEL(global_avg_pool2d_backward, 0.5);
+    static const kernel forward = KERNEL(mean, 1), backward = KERNEL(expand, 0.5);
+    static const mn_reduce_attributes pixels = {.axes = 0x6};
     static const int64_t shapes[][4] = {{1, 1, 1, 1}, {3, 7, 7, 5}, {2, 3, 5, 513}, {80, 8, 8, 32}};
     for (size_t s = 0; s < COUNT(shapes); s++) {
-        const int64_t *x = shapes[s], y[2] = {x[0], x[3]};
-        const mn_extent_attributes a = {x[1], x[2]};
+        const int64_t *x = shapes[s], y[2] = {x[0], x[3]}, g[4] = {x[0], 1, 1, x[3]};
+        const mn_shape_attributes a = {
+            .ndim = 4, .shape = {x[0], x[1], x[2], x[3]}, .scale = 1 / (double)(x[1] * x[2])};
         fixture f;
-        mn_fixture_start(&f, NULL, 0);
+        mn_fixture_start(&f, &pixels, sizeof pixels);
         mn_view_poison(mn_fixture_input(&f, mn_lowp[_i], 4, x));
         mn_fixture_output(&f, mn_lowp[_i], 2, y);
         mn_fixture_check(&f, &forward);
         mn_fixture_start(&f, &a, sizeof a);
-        mn_view_poison(mn_fixture_input(&f, mn_lowp[_i], 2, y));
+        mn_view_poison(mn_fixture_input(&f, mn_lowp[_i], 4, g));
         mn_fixture_output(&f, mn_lowp[_i], 4, x);
         mn_fixture_check(&f, &backward);
     }

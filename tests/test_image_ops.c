@@ -215,12 +215,10 @@ static const mn_pool2d_attributes pooled = {
     .kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 1}, .exclude_padding = 1, .extent = {5, 4}};
 static const mn_resize_attributes resized = {
     .size = {3, 7}, .mode = MN_UPSAMPLE_BILINEAR, .extent = {5, 4}};
-static const mn_extent_attributes extent = {5, 4};
 
 static const adjoint adjoints[] = {
     {MN_OP_avg_pool2d_backward, &pooled, 4, {2, 3, 5, 3}},
     {MN_OP_upsample2d_backward, &resized, 4, {2, 3, 7, 3}},
-    {MN_OP_global_avg_pool2d_backward, &extent, 2, {2, 3}},
 };
 
 static mn_tensor *apply_adjoint(mn_context *context, mn_tensor **inputs, int count, void *user)
@@ -282,6 +280,10 @@ START_TEST(image_mistakes)
     o.align_corners = false;
     ck_assert_ptr_null(mn_upsample2d(image(0, 4, x), &o));
     mn_test_expect(ctx, MN_ERR_SHAPE, "the image has no height");
+    ck_assert_ptr_null(mn_global_avg_pool2d(image(4, 0, x)));
+    mn_test_expect(ctx, MN_ERR_SHAPE, "the input is [1,4,0,1], must be images with pixels");
+    ck_assert_ptr_null(mn_global_avg_pool2d(zeros(3, (int64_t[3]){2, 2, 2})));
+    mn_test_expect(ctx, MN_ERR_SHAPE, "the input is [2,2,2], must be images with pixels");
     ck_assert_ptr_null(mn_upsample2d(NULL, &o));
     mn_context_free(ctx);
 }

@@ -136,19 +136,14 @@ void mn_cpu_compare(const mn_call *call)
                     .both = mn_bodies_of(call)->compare[body]});
 }
 
-void mn_run_expand(const mn_call *call, const mn_view *x, const mn_view *y, double scale)
-{
-    run((broadcast){.call = call,
-                    .x = {x, x},
-                    .y = y,
-                    .scalar = mn_bodies_of(call)->mul_scalar,
-                    .factor = (float)scale});
-}
-
 void mn_cpu_expand(const mn_call *call)
 {
     const mn_shape_attributes *a = (const void *)call->attributes.bytes;
-    mn_run_expand(call, &call->in[0], &call->out[0], a->scale);
+    run((broadcast){.call = call,
+                    .x = {&call->in[0], &call->in[0]},
+                    .y = &call->out[0],
+                    .scalar = mn_bodies_of(call)->mul_scalar,
+                    .factor = (float)a->scale});
 }
 
 /* ---- where ------------------------------------------------------------------------------------

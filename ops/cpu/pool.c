@@ -294,27 +294,3 @@ void mn_cpu_avg_pool2d_backward(const mn_call *call)
     else
         mn_run_ranges(call, images * l.H * l.W, mn_max(1, MN_CHUNK / l.C), run_pixels, &l);
 }
-
-/* ---- global average -------------------------------------------------------------------------- */
-
-/* x [N,C] as [N,1,1,C]. */
-static mn_view as_image(const mn_view *x)
-{
-    mn_view image = *x;
-    image.ndim = 4;
-    image.shape[3] = x->shape[1];
-    image.shape[1] = image.shape[2] = 1;
-    return image;
-}
-
-void mn_cpu_global_avg_pool2d(const mn_call *call)
-{
-    const mn_view *x = &call->in[0], y = as_image(&call->out[0]);
-    mn_run_reduce(call, x, &y, 1 / (double)(x->shape[1] * x->shape[2]));
-}
-
-void mn_cpu_global_avg_pool2d_backward(const mn_call *call)
-{
-    const mn_view *dx = &call->out[0], g = as_image(&call->in[0]);
-    mn_run_expand(call, &g, dx, 1 / (double)(dx->shape[1] * dx->shape[2]));
-}

@@ -45,26 +45,6 @@ void mn_ref_max_pool2d_backward(const mn_call *call, double *const in[], double 
     }
 }
 
-/* y[n,c] = 1/(H W) sum_{h,w} x[n,h,w,c] */
-void mn_ref_global_avg_pool2d(const mn_call *call, double *const in[], double *const out[])
-{
-    const mn_view *x = &call->in[0];
-    const int64_t pixels = x->shape[1] * x->shape[2], C = x->shape[3];
-    for (int64_t i = 0; i < x->numel; i++)
-        out[0][i / (pixels * C) * C + i % C] += in[0][i];
-    for (int64_t i = 0; i < call->out[0].numel; i++)
-        out[0][i] /= (double)pixels;
-}
-
-/* dx[n,h,w,c] = g[n,c] / (H W) */
-void mn_ref_global_avg_pool2d_backward(const mn_call *call, double *const in[], double *const out[])
-{
-    const mn_view *dx = &call->out[0];
-    const int64_t pixels = dx->shape[1] * dx->shape[2], C = dx->shape[3];
-    for (int64_t i = 0; i < dx->numel; i++)
-        out[0][i] = in[0][i / (pixels * C) * C + i % C] / (double)pixels;
-}
-
 /* y[at] = mean of the window's pixels of x, or its adjoint, which spreads y[at] over them. */
 static void average_window(const mn_call *call, const mn_view *image, double *x,
                            const mn_view *view, double *y, int64_t at, bool adjoint)
