@@ -128,7 +128,7 @@ static const bad_case bad_cases[] = {
      "inputs have different dtypes f32 and f16: cast one, or run inside an autocast region (a [2] "
      "f32, b [2] f16)"},
     {MN_OP_mul, "[0] f32; [2] f32", NO_ATTRIBUTES, MN_ERR_SHAPE, "[0] and [2] do not broadcast"},
-    {MN_OP_relu_backward, "[2] f32; [3] f32", NO_ATTRIBUTES, MN_ERR_SHAPE, "the result is [3]"},
+    {MN_OP_relu_backward, "[2] f32; [3] f32", NO_ATTRIBUTES, MN_ERR_SHAPE, "that of the result [3]"},
     {MN_OP_sub, "[3] f32; [2] f32", NO_ATTRIBUTES, MN_ERR_SHAPE, "[3] and [2] do not broadcast"},
     {MN_OP_div, "[3] i64; [3] i64", NO_ATTRIBUTES, MN_ERR_DTYPE, "a is i64, must be floating"},
     {MN_OP_pow, "[3] u8; [3] u8", NO_ATTRIBUTES, MN_ERR_DTYPE, "a is u8, must be floating"},
@@ -158,7 +158,7 @@ static const bad_case bad_cases[] = {
     {MN_OP_clamp, "[2] i32", NO_ATTRIBUTES, MN_ERR_DTYPE, "the input is i32, must be floating"},
     {MN_OP_pow_scalar, "[2] i32", NO_ATTRIBUTES, MN_ERR_DTYPE,
      "the input is i32, must be floating"},
-    {MN_OP_unary_backward, "[2] f32; [3] f32", NO_ATTRIBUTES, MN_ERR_SHAPE, "the result is [3]"},
+    {MN_OP_unary_backward, "[2] f32; [3] f32", NO_ATTRIBUTES, MN_ERR_SHAPE, "that of the result [3]"},
     {MN_OP_matmul, "[2,3] f32; [2,3] f32", NO_ATTRIBUTES, MN_ERR_SHAPE, "inner extents 3 and 2"},
     {MN_OP_matmul, "[3] f32; [3,2] f32", NO_ATTRIBUTES, MN_ERR_SHAPE, "at least 2 axes"},
     {MN_OP_matmul, "[2,3] i32; [3,2] i32", NO_ATTRIBUTES, MN_ERR_DTYPE,
