@@ -63,7 +63,17 @@ mn_tensor *mn_avg_pool2d(mn_tensor *x, const mn_pool2d_options *options)
 
 mn_tensor *mn_global_avg_pool2d(mn_tensor *x)
 {
-    return mn_apply1(MN_OP_global_avg_pool2d, &x, 1, NULL);
+    static const int height_and_width[2] = {1, 2};
+    mn_context *context = mn_enter(MN_OP_mean, &x, 1, 1);
+    if (!context)
+        return NULL;
+    if (x->ndim != 4 || x->shape[1] == 0 || x->shape[2] == 0) {
+        mn_fail(context, MN_ERR_SHAPE,
+                "global_avg_pool2d: the input is %s, must be images with pixels",
+                mn_shape_text(x->ndim, x->shape, (mn_shape_buffer){0}));
+        return NULL;
+    }
+    return mn_mean(x, 2, height_and_width, false);
 }
 
 /* ---- resizing -------------------------------------------------------------------------------- */

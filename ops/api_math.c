@@ -5,22 +5,10 @@
 
 /* ---- elementwise ----------------------------------------------------------------------------- */
 
-/* Casts a and b to the dtype that they promote to; false on failure. */
-static bool promote(mn_tensor *pair[2])
-{
-    const mn_view left = mn_tensor_as_view(pair[0]), right = mn_tensor_as_view(pair[1]);
-    const mn_dtype dtype = mn_promote(&left, &right);
-    for (int i = 0; i < 2 && pair[i]; i++) {
-        if (pair[i]->dtype != dtype)
-            pair[i] = mn_cast(pair[i], dtype);
-    }
-    return pair[0] && pair[1];
-}
-
 static mn_tensor *binary(mn_op_id id, mn_tensor *a, mn_tensor *b, const void *attributes)
 {
     mn_tensor *inputs[2] = {a, b};
-    if (!mn_enter(id, inputs, 2, 2) || !promote(inputs))
+    if (!mn_enter(id, inputs, 2, 2) || mn_promote_inputs(inputs, 2) != MN_OK)
         return NULL;
     return mn_apply1(id, inputs, 2, attributes);
 }
@@ -110,7 +98,7 @@ mn_tensor *mn_ge(mn_tensor *a, mn_tensor *b)
 mn_tensor *mn_where(mn_tensor *condition, mn_tensor *a, mn_tensor *b)
 {
     mn_tensor *inputs[3] = {condition, a, b};
-    if (!mn_enter(MN_OP_where, inputs, 3, 3) || !promote(inputs + 1))
+    if (!mn_enter(MN_OP_where, inputs, 3, 3) || mn_promote_inputs(inputs + 1, 2) != MN_OK)
         return NULL;
     return mn_apply1(MN_OP_where, inputs, 3, NULL);
 }

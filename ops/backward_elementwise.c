@@ -4,12 +4,6 @@
 
 /* ---- helpers --------------------------------------------------------------------------------- */
 
-static mn_tensor *wide(mn_tensor *x)
-{
-    const mn_cast_attributes attributes = {.dtype = MN_F32};
-    return x && mn_is_16_bit(x->dtype) ? mn_apply1(MN_OP_cast, &x, 1, &attributes) : x;
-}
-
 static mn_tensor *binary(mn_op_id id, mn_tensor *a, mn_tensor *b)
 {
     mn_tensor *const inputs[2] = {a, b};
@@ -28,18 +22,11 @@ static mn_tensor *choose(mn_tensor *a, mn_comparison comparison, mn_tensor *b, m
 
 /* ---- two operands ---------------------------------------------------------------------------- */
 
-mn_status mn_backward_sub(mn_backward_call *call)
-{
-    mn_tensor *g = call->grad_out[0];
-    if (call->needs[0])
-        MN_TRY(mn_give_gradient(call, 0, g));
-    return call->needs[1] ? mn_give_gradient(call, 1, mn_neg(g)) : MN_OK;
-}
-
 /* da = g / b;  db = -g (a / b) / b */
 mn_status mn_backward_div(mn_backward_call *call)
 {
-    mn_tensor *g = wide(call->grad_out[0]), *a = wide(call->in[0]), *b = wide(call->in[1]);
+    mn_tensor *g = mn_widen(call->grad_out[0]), *a = mn_widen(call->in[0]),
+              *b = mn_widen(call->in[1]);
     if (call->needs[0])
         MN_TRY(mn_give_gradient(call, 0, binary(MN_OP_div, g, b)));
     if (!call->needs[1])
@@ -51,7 +38,8 @@ mn_status mn_backward_div(mn_backward_call *call)
 /* da = b = 0 ? 0 : g b a^(b - 1);  db = a = 0 and b >= 0 ? 0 : g a^b log(a) */
 mn_status mn_backward_pow(mn_backward_call *call)
 {
-    mn_tensor *g = wide(call->grad_out[0]), *a = wide(call->in[0]), *b = wide(call->in[1]);
+    mn_tensor *g = mn_widen(call->grad_out[0]), *a = mn_widen(call->in[0]),
+              *b = mn_widen(call->in[1]);
     mn_tensor *zero = a ? mn_full(call->context, a->dtype, 0, NULL, 0) : NULL;
     if (call->needs[0]) {
         mn_tensor *slope = binary(MN_OP_mul, b, binary(MN_OP_pow, a, mn_add_scalar(b, -1)));
@@ -66,9 +54,11 @@ mn_status mn_backward_pow(mn_backward_call *call)
     return mn_give_gradient(call, 1, db);
 }
 
-/* All of g to the operand that was taken, half of it to each where they are equal. */
-static mn_status give_to_winner(mn_backward_call *call, mn_comparison loses)
+/* All of g to the operand that was taken, half of it to each where they are equal. Also of minimum.
+ */
+mn_status mn_backward_maximum(mn_backward_call *call)
 {
+    const mn_comparison loses = call->op == &mn_ops[MN_OP_minimum] ? MN_GT : MN_LT;
     mn_tensor *g = call->grad_out[0];
     for (int i = 0; i < 2; i++) {
         mn_tensor *mine = call->in[i], *other = call->in[1 - i];
@@ -78,16 +68,6 @@ static mn_status give_to_winner(mn_backward_call *call, mn_comparison loses)
         MN_TRY(mn_give_gradient(call, i, choose(mine, loses, other, NULL, shared)));
     }
     return MN_OK;
-}
-
-mn_status mn_backward_minimum(mn_backward_call *call)
-{
-    return give_to_winner(call, MN_GT);
-}
-
-mn_status mn_backward_maximum(mn_backward_call *call)
-{
-    return give_to_winner(call, MN_LT);
 }
 
 mn_status mn_backward_where(mn_backward_call *call)
@@ -139,6 +119,6 @@ mn_status mn_backward_unary_backward(mn_backward_call *call)
     if (forward->order > 1)
         return mn_fail(call->context, MN_ERR_UNSUPPORTED, "%s has no derivatives beyond the second",
                        mn_ops[function].name);
-    mn_tensor *product = binary(MN_OP_mul, wide(h), wide(g));
-    return mn_give_gradient(call, 1, derivative(call, 2, product, wide(saved)));
+    mn_tensor *product = binary(MN_OP_mul, mn_widen(h), mn_widen(g));
+    return mn_give_gradient(call, 1, derivative(call, 2, product, mn_widen(saved)));
 }

@@ -72,13 +72,6 @@ mn_status mn_backward_avg_pool2d(mn_backward_call *call)
     return give_adjoint(call, MN_OP_avg_pool2d, MN_OP_avg_pool2d_backward, &pool);
 }
 
-mn_status mn_backward_global_avg_pool2d(mn_backward_call *call)
-{
-    const mn_extent_attributes image = {.height = call->in_view[0].shape[1],
-                                        .width = call->in_view[0].shape[2]};
-    return give_adjoint(call, MN_OP_global_avg_pool2d, MN_OP_global_avg_pool2d_backward, &image);
-}
-
 mn_status mn_backward_upsample2d(mn_backward_call *call)
 {
     mn_resize_attributes resize;
@@ -127,14 +120,13 @@ mn_status mn_backward_sum(mn_backward_call *call)
 {
     const mn_reduce_attributes *reduce = call->attributes;
     const mn_view *x = &call->in_view[0];
-    const mn_cast_attributes narrow = {.dtype = x->dtype};
     const double count = call->op == &mn_ops[MN_OP_mean] ? mn_extent_of(x, reduce->axes) : 1;
     mn_tensor *g = call->grad_out[0];
     int64_t shape[MN_MAX_DIMS];
     for (int i = 0; i < x->ndim; i++)
         shape[i] = reduce->axes >> i & 1 ? 1 : x->shape[i];
     if (mn_tensor_dtype(g) != x->dtype) /* sum's result in f32: cast while it is small */
-        g = mn_apply1(MN_OP_cast, &g, 1, &narrow);
+        g = mn_cast(g, x->dtype);
     if (!reduce->keep)
         g = mn_reshape_to(g, x->ndim, shape);
     return mn_give_gradient(call, 0, mn_expand_to(g, x, count > 0 ? 1 / count : 0));
@@ -145,10 +137,8 @@ mn_status mn_backward_sum(mn_backward_call *call)
 /* The scale that the forward pass used, from the record, without touching the record. */
 static mn_tensor *scale_used(const mn_tensor *record, mn_dtype dtype)
 {
-    mn_cast_attributes attributes = {.dtype = dtype};
     size_t offset = record->offset + MN_SCALER_SCALE_USED * sizeof(double);
-    mn_tensor *scale = mn_tensor_view(record->storage, offset, MN_F64, 0, NULL);
-    return mn_apply1(MN_OP_cast, &scale, 1, &attributes);
+    return mn_cast(mn_tensor_view(record->storage, offset, MN_F64, 0, NULL), dtype);
 }
 
 mn_status mn_backward_scaler_scale(mn_backward_call *call)

@@ -12,12 +12,6 @@ mn_status mn_backward_softmax(mn_backward_call *call)
                           inputs, 2, call->attributes);
 }
 
-/* 16 bit as f32, since what follows is made of several ops. */
-static mn_tensor *widened(mn_tensor *x)
-{
-    return mn_is_16_bit(mn_tensor_dtype(x)) ? mn_cast(x, MN_F32) : x;
-}
-
 /* -a sum(b) along the axis */
 static mn_tensor *minus_sum(mn_tensor *a, mn_tensor *b, int64_t axis)
 {
@@ -37,8 +31,8 @@ mn_status mn_backward_softmax_backward(mn_backward_call *call)
     const int64_t axis = ((const mn_axis_attributes *)call->attributes)->axis;
     const bool is_log = call->op == &mn_ops[MN_OP_log_softmax_backward];
     mn_tensor *const inputs[2] = {call->grad_out[0], call->in[1]};
-    mn_tensor *h = widened(call->grad_out[0]), *g = widened(call->in[0]);
-    mn_tensor *p = widened(call->in[1]);
+    mn_tensor *h = mn_widen(call->grad_out[0]), *g = mn_widen(call->in[0]);
+    mn_tensor *p = mn_widen(call->in[1]);
     if (is_log)
         p = mn_softmax(p, (int)axis);
     mn_tensor *hp = mn_mul(h, p);

@@ -26,10 +26,12 @@ mn_tensor *mn_expand_to(mn_tensor *x, const mn_view *like, double scale)
 
 static mn_tensor *cast_to(mn_tensor *x, mn_dtype dtype)
 {
-    mn_cast_attributes attributes = {.dtype = dtype};
-    if (!x || x->dtype == dtype)
-        return x;
-    return mn_apply1(MN_OP_cast, &x, 1, &attributes);
+    return !x || x->dtype == dtype ? x : mn_cast(x, dtype);
+}
+
+mn_tensor *mn_widen(mn_tensor *x)
+{
+    return x && mn_is_16_bit(x->dtype) ? mn_cast(x, MN_F32) : x;
 }
 
 /* x summed over the axes that broadcasting stretched from the view's shape. */
@@ -102,13 +104,15 @@ mn_status mn_backward_reduce_to(mn_backward_call *call)
 
 /* ---- elementwise ----------------------------------------------------------------------------- */
 
+/* Also of sub. */
 mn_status mn_backward_add(mn_backward_call *call)
 {
-    for (int i = 0; i < 2; i++) {
-        if (call->needs[i])
-            MN_TRY(mn_give_gradient(call, i, call->grad_out[0]));
-    }
-    return MN_OK;
+    mn_tensor *g = call->grad_out[0];
+    if (call->needs[0])
+        MN_TRY(mn_give_gradient(call, 0, g));
+    if (!call->needs[1])
+        return MN_OK;
+    return mn_give_gradient(call, 1, call->op == &mn_ops[MN_OP_sub] ? mn_neg(g) : g);
 }
 
 /* Also of dot, where g broadcasts. */
@@ -121,15 +125,11 @@ mn_status mn_backward_mul(mn_backward_call *call)
     return MN_OK;
 }
 
+/* Also of relu_backward, which is linear in g with the same mask; that does not change with y. */
 mn_status mn_backward_relu(mn_backward_call *call)
 {
-    return give_binary(call, 0, MN_OP_relu_backward, call->out[0]);
-}
-
-/* relu_backward is linear in g with the same mask, which does not change with y. */
-mn_status mn_backward_relu_backward(mn_backward_call *call)
-{
-    return call->needs[0] ? give_binary(call, 0, MN_OP_relu_backward, call->in[1]) : MN_OK;
+    mn_tensor *y = call->out[0] ? call->out[0] : call->in[1];
+    return call->needs[0] ? give_binary(call, 0, MN_OP_relu_backward, y) : MN_OK;
 }
 
 /* ---- products -------------------------------------------------------------------------------- */

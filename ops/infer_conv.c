@@ -201,29 +201,6 @@ mn_status mn_infer_avg_pool2d_backward(mn_infer *infer)
     return give_images(infer, pool->extent);
 }
 
-mn_status mn_infer_global_avg_pool2d(mn_infer *infer)
-{
-    const mn_view *x = &infer->in[0];
-    MN_TRY(need_images(infer, 0, "the input"));
-    MN_TRY(need_pixels(infer, 0));
-    const int64_t shape[2] = {x->shape[0], x->shape[3]};
-    mn_output(infer, 0, x->dtype, 2, shape);
-    return MN_OK;
-}
-
-mn_status mn_infer_global_avg_pool2d_backward(mn_infer *infer)
-{
-    const mn_extent_attributes *image = infer->attributes;
-    const mn_view *g = &infer->in[0];
-    MN_TRY(mn_need_ndim(infer, 0, "the gradient", 2));
-    MN_TRY(mn_need_float(infer, 0, "the gradient"));
-    const int64_t extent[2] = {image->height, image->width};
-    MN_TRY(need_extents(infer, "the image", extent));
-    const int64_t shape[4] = {g->shape[0], extent[0], extent[1], g->shape[1]};
-    mn_output(infer, 0, g->dtype, 4, shape);
-    return MN_OK;
-}
-
 /* ---- resizing -------------------------------------------------------------------------------- */
 
 mn_taps mn_resize_taps(const mn_resize_attributes *attributes, int axis, int64_t extent, int64_t at)

@@ -40,13 +40,11 @@ static mn_status check_classes(mn_infer *infer, int logits, int weight)
     if (!a->is_log && mn_dtype_is_float(infer->in[target].dtype)) {
         MN_TRY(mn_need_same_shape(infer, target, "the probabilities", logits, "the logits"));
     } else {
-        MN_TRY(mn_need_dtype(infer, target, "the labels", MN_I64));
-        MN_TRY(mn_need_shape(infer, target, "the labels", 1, x->shape));
+        MN_TRY(mn_need_like(infer, target, "the labels", MN_I64, 1, x->shape));
     }
-    if (infer->in[weight].present) {
-        MN_TRY(mn_need_dtype(infer, weight, "the class weights", mn_wide_dtype(x->dtype)));
-        MN_TRY(mn_need_shape(infer, weight, "the class weights", 1, x->shape + 1));
-    }
+    if (infer->in[weight].present)
+        MN_TRY(mn_need_like(infer, weight, "the class weights", mn_wide_dtype(x->dtype), 1,
+                            x->shape + 1));
     return check_class_options(infer, target);
 }
 
@@ -64,11 +62,11 @@ mn_status mn_infer_cross_entropy_backward(mn_infer *infer)
 {
     const mn_class_loss_attributes *a = infer->attributes;
     const mn_view *x = &infer->in[1];
+    const mn_dtype wide = mn_wide_dtype(x->dtype);
     MN_TRY(check_classes(infer, 1, 4));
-    MN_TRY(mn_need_shape(infer, 0, "the gradient", a->reduction == MN_REDUCTION_NONE, x->shape));
-    MN_TRY(mn_need_dtype(infer, 0, "the gradient", mn_wide_dtype(x->dtype)));
-    MN_TRY(mn_need_dtype(infer, 3, "lse", mn_wide_dtype(x->dtype)));
-    MN_TRY(mn_need_shape(infer, 3, "lse", 1, x->shape));
+    MN_TRY(
+        mn_need_like(infer, 0, "the gradient", wide, a->reduction == MN_REDUCTION_NONE, x->shape));
+    MN_TRY(mn_need_like(infer, 3, "lse", wide, 1, x->shape));
     mn_output_like(infer, 0, 1);
     return MN_OK;
 }
@@ -103,9 +101,8 @@ mn_status mn_infer_pointwise_loss_backward(mn_infer *infer)
     const mn_pointwise_loss_attributes *a = infer->attributes;
     const mn_view *x = &infer->in[1];
     MN_TRY(check_pair(infer, 1));
-    MN_TRY(mn_need_dtype(infer, 0, "the gradient", mn_wide_dtype(x->dtype)));
-    MN_TRY(mn_need_shape(infer, 0, "the gradient", a->reduction == MN_REDUCTION_NONE ? x->ndim : 0,
-                         x->shape));
+    MN_TRY(mn_need_like(infer, 0, "the gradient", mn_wide_dtype(x->dtype),
+                        a->reduction == MN_REDUCTION_NONE ? x->ndim : 0, x->shape));
     mn_output_like(infer, 0, 1);
     return MN_OK;
 }

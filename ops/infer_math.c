@@ -64,11 +64,12 @@ mn_status mn_infer_function(mn_infer *infer)
     return MN_OK;
 }
 
+/* Of a gradient and the result that it is of. */
 mn_status mn_infer_relu_backward(mn_infer *infer)
 {
     MN_TRY(mn_need_float(infer, 0, "the gradient"));
     MN_TRY(mn_need_same_dtype(infer, 1, 0));
-    MN_TRY(mn_need_same_shape(infer, 1, "the result", 0, "the gradient"));
+    MN_TRY(mn_need_same_shape(infer, 0, "the gradient", 1, "the result"));
     mn_output_like(infer, 0, 0);
     return MN_OK;
 }

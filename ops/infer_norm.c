@@ -15,8 +15,8 @@ static mn_status check_channels(mn_infer *infer, int x, const char *const names[
     for (int i = first; i <= last; i++) {
         if (!infer->in[i].present)
             return mn_infer_error(infer, MN_ERR_ARGUMENT, "%s is missing", names[i - first]);
-        MN_TRY(mn_need_dtype(infer, i, names[i - first], mn_wide_dtype(view->dtype)));
-        MN_TRY(mn_need_shape(infer, i, names[i - first], 1, &view->shape[view->ndim - 1]));
+        MN_TRY(mn_need_like(infer, i, names[i - first], mn_wide_dtype(view->dtype), 1,
+                            &view->shape[view->ndim - 1]));
     }
     return MN_OK;
 }
@@ -39,10 +39,8 @@ mn_status mn_infer_batch_norm(mn_infer *infer)
     const mn_view *x = &infer->in[0];
     MN_TRY(check_eps(infer));
     MN_TRY(check_channels(infer, 0, parameter_names, 1, 4));
-    if (infer->in[5].present) {
-        MN_TRY(mn_need_dtype(infer, 5, "the count", MN_I64));
-        MN_TRY(mn_need_ndim(infer, 5, "the count", 0));
-    }
+    if (infer->in[5].present)
+        MN_TRY(mn_need_like(infer, 5, "the count", MN_I64, 0, NULL));
     const int64_t *channels = &x->shape[x->ndim - 1];
     if (*channels > 0 && x->numel == *channels)
         return mn_infer_error(infer, MN_ERR_SHAPE,
@@ -122,8 +120,7 @@ static mn_status check_like(mn_infer *infer, int input, const char *name, const 
 {
     if (!infer->in[input].present)
         return MN_OK;
-    MN_TRY(mn_need_dtype(infer, input, name, like->dtype));
-    return mn_need_shape(infer, input, name, like->ndim, like->shape);
+    return mn_need_like(infer, input, name, like->dtype, like->ndim, like->shape);
 }
 
 static void give_like(mn_infer *infer, int output, const mn_view *like)

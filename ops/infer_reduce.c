@@ -17,12 +17,8 @@ mn_status mn_infer_softmax(mn_infer *infer)
 mn_status mn_infer_softmax_backward(mn_infer *infer)
 {
     const mn_axis_attributes *attributes = infer->attributes;
-    MN_TRY(mn_need_float(infer, 0, "the gradient"));
-    MN_TRY(mn_need_same_dtype(infer, 1, 0));
-    MN_TRY(mn_need_same_shape(infer, 0, "the gradient", 1, "the result"));
-    MN_TRY(mn_need_axis(infer, attributes->axis));
-    mn_output_like(infer, 0, 0);
-    return MN_OK;
+    MN_TRY(mn_infer_relu_backward(infer));
+    return mn_need_axis(infer, attributes->axis);
 }
 
 /* The shape that is left of x by the call's axes; returns its number of axes. */

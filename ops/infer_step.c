@@ -78,10 +78,8 @@ static mn_status check_ring(mn_infer *infer)
 {
     const mn_report_attributes *report = infer->attributes;
     const mn_view *ring = &infer->in[0];
-    MN_TRY(mn_need_dtype(infer, 0, "the ring", MN_F64));
-    MN_TRY(mn_need_ndim(infer, 0, "the ring", 2));
     const int64_t shape[2] = {ring->shape[0], MN_RECORD_SIZE};
-    MN_TRY(mn_need_shape(infer, 0, "the ring", 2, shape));
+    MN_TRY(mn_need_like(infer, 0, "the ring", MN_F64, 2, shape));
     if (report->entry >= 0 && report->entry < ring->shape[0])
         return MN_OK;
     return mn_infer_error(infer, MN_ERR_ARGUMENT, "entry %lld is out of range for %lld rows",
@@ -97,8 +95,7 @@ mn_status mn_infer_report_loss(mn_infer *infer)
         return mn_infer_error(infer, MN_ERR_SHAPE, "the loss must have one element");
     MN_TRY(mn_need_float(infer, 2, "the logits"));
     MN_TRY(mn_need_ndim(infer, 2, "the logits", 2));
-    MN_TRY(mn_need_dtype(infer, 3, "the labels", MN_I64));
-    return mn_need_shape(infer, 3, "the labels", 1, logits->shape);
+    return mn_need_like(infer, 3, "the labels", MN_I64, 1, logits->shape);
 }
 
 mn_status mn_infer_report_step(mn_infer *infer)

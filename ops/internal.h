@@ -28,6 +28,9 @@ mn_status mn_need_dtype(mn_infer *infer, int input, const char *name, mn_dtype d
 mn_status mn_need_ndim(mn_infer *infer, int input, const char *name, int ndim);
 mn_status mn_need_shape(mn_infer *infer, int input, const char *name, int ndim,
                         const int64_t *shape);
+/* Both. */
+mn_status mn_need_like(mn_infer *infer, int input, const char *name, mn_dtype dtype, int ndim,
+                       const int64_t *shape);
 /* Input has the shape, or the dtype, of an earlier one. */
 mn_status mn_need_same_shape(mn_infer *infer, int input, const char *name, int other,
                              const char *other_name);
@@ -53,6 +56,8 @@ mn_status mn_give_gradient(mn_backward_call *call, int input, mn_tensor *gradien
 /* The same with output 0 of a built-in op. */
 mn_status mn_give_result(mn_backward_call *call, int input, mn_op_id id, mn_tensor *const *inputs,
                          int count, const void *attributes);
+/* x in its dtype, or in f32 for a 16-bit one. */
+mn_tensor *mn_widen(mn_tensor *x);
 /* x with the shape (reshape) and, times scale, broadcast to the view's shape (expand). */
 mn_tensor *mn_reshape_to(mn_tensor *x, int ndim, const int64_t *shape);
 mn_tensor *mn_expand_to(mn_tensor *x, const mn_view *like, double scale);

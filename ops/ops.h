@@ -12,6 +12,11 @@ typedef enum mn_op_id {
 #undef MN_OP
 
 extern const mn_op mn_ops[MN_OP_COUNT];
+/* Which built-in op this is. */
+static inline mn_op_id mn_op_id_of(const mn_op *op)
+{
+    return (mn_op_id)(op - mn_ops);
+}
 
 /* MN_OK if nothing is pending and the descriptor, which may come from outside, is sound. */
 mn_status mn_op_check(mn_context *context, const mn_op *op);
@@ -123,9 +128,6 @@ typedef struct mn_resize_attributes { /* upsample2d and its gradient */
     int64_t mode, align_corners;
     int64_t extent[2]; /* upsample2d_backward: H, W of x */
 } mn_resize_attributes;
-typedef struct mn_extent_attributes { /* global_avg_pool2d_backward */
-    int64_t height, width;
-} mn_extent_attributes;
 typedef struct mn_batch_norm_attributes { /* the four batch-norm ops */
     double eps, momentum;
 } mn_batch_norm_attributes;

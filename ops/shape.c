@@ -226,6 +226,13 @@ mn_status mn_need_shape(mn_infer *infer, int input, const char *name, int ndim,
                           mn_shape_text(ndim, shape, (mn_shape_buffer){0}));
 }
 
+mn_status mn_need_like(mn_infer *infer, int input, const char *name, mn_dtype dtype, int ndim,
+                       const int64_t *shape)
+{
+    MN_TRY(mn_need_dtype(infer, input, name, dtype));
+    return mn_need_shape(infer, input, name, ndim, shape);
+}
+
 mn_status mn_need_same_shape(mn_infer *infer, int input, const char *name, int other,
                              const char *other_name)
 {
@@ -259,8 +266,7 @@ mn_status mn_need_bias(mn_infer *infer)
 mn_status mn_need_record(mn_infer *infer, int input, const char *name)
 {
     const int64_t shape[1] = {MN_RECORD_SIZE};
-    MN_TRY(mn_need_dtype(infer, input, name, MN_F64));
-    return mn_need_shape(infer, input, name, 1, shape);
+    return mn_need_like(infer, input, name, MN_F64, 1, shape);
 }
 
 mn_status mn_need_axis(mn_infer *infer, int64_t axis)

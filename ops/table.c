@@ -83,6 +83,7 @@ static const struct {
     {MN_OP_assign, "mn_tensor_copy"},
     {MN_OP_expand, ""},    /* backward of sums and means; operands broadcast without it */
     {MN_OP_reduce_to, ""}, /* backward of broadcasting */
+    {MN_OP_mean, "mn_mean mn_global_avg_pool2d"},
     {MN_OP_pad, "mn_pad mn_slice"},
     {MN_OP_scatter_add, "mn_scatter_add mn_one_hot"},
     {MN_OP_compare, "mn_eq mn_ne mn_lt mn_le mn_gt mn_ge"},

@@ -139,7 +139,8 @@ void mn_fixture_reference(fixture *f, const kernel *k)
     }
     for (int i = 0; i < f->call.output_count; i++)
         f->out[i] = widened(&f->call.out[i], true);
-    k->reference(&f->call, f->in, f->out);
+    f->call.op = k->op;
+    k->op->reference(&f->call, f->in, f->out);
 }
 
 void mn_fixture_free(fixture *f)
@@ -160,6 +161,7 @@ void mn_fixture_free(fixture *f)
 /* Puts inputs back and spoils outputs, then runs the kernel. */
 static void run_kernel(fixture *f, const kernel *k, const mn_cpu *cpu)
 {
+    const mn_kernel *native = &k->op->kernels[MN_DEVICE_CPU];
     size_t bytes = 0;
     f->call.cpu = cpu;
     for (int i = 0; i < f->call.input_count; i++)
@@ -167,18 +169,19 @@ static void run_kernel(fixture *f, const kernel *k, const mn_cpu *cpu)
             memcpy(f->call.in[i].data, f->original[i], mn_view_bytes(&f->call.in[i]));
     for (int i = 0; i < f->call.output_count; i++)
         memset(f->call.out[i].data, 0xCD, mn_view_bytes(&f->call.out[i]));
-    if (k->prepare)
-        ck_assert_int_eq(k->prepare(&f->call, &f->call.plan, &bytes), MN_OK);
+    f->call.op = k->op;
+    if (native->prepare)
+        ck_assert_int_eq(native->prepare(&f->call, &f->call.plan, &bytes), MN_OK);
     f->call.workspace = malloc(bytes + 1);
     memset(f->call.workspace, 0xAB, bytes);
-    k->run(&f->call);
+    native->run(&f->call);
     free(f->call.workspace);
 }
 
 static bool is_result(const fixture *f, const kernel *k, int operand)
 {
     return operand < MN_MAX_INPUTS ? operand < f->call.input_count && f->call.in[operand].present &&
-                                         k->mutates >> operand & 1
+                                         k->op->mutates >> operand & 1
                                    : operand - MN_MAX_INPUTS < f->call.output_count;
 }
 
@@ -215,7 +218,7 @@ static void compare(const fixture *f, const kernel *k, int operand)
         /* What overflows on either side of the rounding is no disagreement of the kernels. */
         const bool same = isfinite(r) ? fabs(y - r) <= bound : isnan(r) ? isnan(y) : y == r;
         if (!same) /* an assertion per element would take most of the time */
-            ck_abort_msg("%s %s operand %d [%lld]: %.9g, not %.9g (bound %.3g)", k->name,
+            ck_abort_msg("%s %s operand %d [%lld]: %.9g, not %.9g (bound %.3g)", k->op->name,
                          mn_dtype_name(view->dtype), operand, (long long)i, y, r, bound);
     }
 }
@@ -265,7 +268,7 @@ void mn_fixture_check_set(fixture *f, const kernel *k, mn_kernel_set set)
         for (int i = 0; i < MAX_OPERANDS; i++)
             ck_assert_msg(!kept[i] || memcmp(kept[i], operand_of(f, i)->data,
                                              mn_view_bytes(operand_of(f, i))) == 0,
-                          "%s operand %d: other bits with %d threads", k->name, i,
+                          "%s operand %d: other bits with %d threads", k->op->name, i,
                           thread_counts[t]);
     }
     for (int i = 0; i < MAX_OPERANDS; i++)

@@ -14,15 +14,8 @@
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
-typedef void (*run_fn)(const mn_call *call);
-typedef mn_status (*prepare_fn)(const mn_call *call, mn_plan *plan, size_t *bytes);
-
 typedef struct kernel {
-    const char *name;
-    run_fn run;
-    mn_reference_fn reference;
-    prepare_fn prepare;
-    uint32_t mutates;
+    const mn_op *op;
     double k;
 } kernel;
 
@@ -59,13 +52,9 @@ void mn_fixture_check_set(fixture *f, const kernel *k, mn_kernel_set set);
 /* All of it, and frees. */
 void mn_fixture_check(fixture *f, const kernel *k);
 
-#define KERNEL(name, mutates, k)                                                                   \
+#define KERNEL(name, k)                                                                            \
     {                                                                                              \
-#name, mn_cpu_##name, mn_ref_##name, NULL, mutates, k                                      \
-    }
-#define PLANNED(name, mutates, k)                                                                  \
-    {                                                                                              \
-#name, mn_cpu_##name, mn_ref_##name, mn_cpu_##name##_prepare, mutates, k                   \
+        &mn_ops[MN_OP_##name], k                                                                   \
     }
 #define DIMS(...)                                                                                  \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[])                         \

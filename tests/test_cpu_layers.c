@@ -10,12 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One prepare serves all batch norms. */
-#define NORM(name, mutates, k)                                                                     \
-    {                                                                                              \
-#name, mn_cpu_##name, mn_ref_##name, mn_cpu_batch_norm_prepare, mutates, k                 \
-    }
-
 /* ---- pooling. Loop tests run once per type in mn_lowp: _i is its index. -----------------------
  */
 
@@ -56,8 +50,8 @@ static void tie(fixture *f, mn_view *x)
 
 START_TEST(max_pools)
 {
-    static const kernel forward = KERNEL(max_pool2d, 0, 0);
-    static const kernel backward = PLANNED(max_pool2d_backward, 0, 2);
+    static const kernel forward = KERNEL(max_pool2d, 0);
+    static const kernel backward = KERNEL(max_pool2d_backward, 2);
     for (size_t s = 0; s < COUNT(poolings); s++) {
         const pooling *p = &poolings[s];
         const int64_t x[4] = {p->n, p->h, p->w, p->c};
@@ -78,8 +72,8 @@ END_TEST
 
 START_TEST(average_pools)
 {
-    static const kernel forward = KERNEL(avg_pool2d, 0, 2);
-    static const kernel backward = KERNEL(avg_pool2d_backward, 0, 3);
+    static const kernel forward = KERNEL(avg_pool2d, 2);
+    static const kernel backward = KERNEL(avg_pool2d_backward, 3);
     for (size_t s = 0; s < 2 * COUNT(poolings); s++) {
         const pooling *p = &poolings[s / 2];
         mn_pool2d_attributes a = p->a;
@@ -103,19 +97,20 @@ END_TEST
 
 START_TEST(global_average_pools)
 {
-    static const kernel forward = KERNEL(global_avg_pool2d, 0, 1);
-    static const kernel backward = KERNEL(global_avg_pool2d_backward, 0, 0.5);
+    static const kernel forward = KERNEL(mean, 1), backward = KERNEL(expand, 0.5);
+    static const mn_reduce_attributes pixels = {.axes = 0x6};
     static const int64_t shapes[][4] = {{1, 1, 1, 1}, {3, 7, 7, 5}, {2, 3, 5, 513}, {80, 8, 8, 32}};
     for (size_t s = 0; s < COUNT(shapes); s++) {
-        const int64_t *x = shapes[s], y[2] = {x[0], x[3]};
-        const mn_extent_attributes a = {x[1], x[2]};
+        const int64_t *x = shapes[s], y[2] = {x[0], x[3]}, g[4] = {x[0], 1, 1, x[3]};
+        const mn_shape_attributes a = {
+            .ndim = 4, .shape = {x[0], x[1], x[2], x[3]}, .scale = 1 / (double)(x[1] * x[2])};
         fixture f;
-        mn_fixture_start(&f, NULL, 0);
+        mn_fixture_start(&f, &pixels, sizeof pixels);
         mn_view_poison(mn_fixture_input(&f, mn_lowp[_i], 4, x));
         mn_fixture_output(&f, mn_lowp[_i], 2, y);
         mn_fixture_check(&f, &forward);
         mn_fixture_start(&f, &a, sizeof a);
-        mn_view_poison(mn_fixture_input(&f, mn_lowp[_i], 2, y));
+        mn_view_poison(mn_fixture_input(&f, mn_lowp[_i], 4, g));
         mn_fixture_output(&f, mn_lowp[_i], 4, x);
         mn_fixture_check(&f, &backward);
     }
@@ -145,8 +140,8 @@ static void norm_inputs(fixture *f, mn_dtype dtype, const int64_t shape[2], doub
 
 START_TEST(batch_norms)
 {
-    static const kernel forward = PLANNED(batch_norm, 0x38, 4);
-    static const kernel inference = NORM(batch_norm_inference, 0, 2);
+    static const kernel forward = KERNEL(batch_norm, 4);
+    static const kernel inference = KERNEL(batch_norm_inference, 2);
     const mn_batch_norm_attributes a = {1e-5, 0.1};
     for (size_t s = 0; s < COUNT(norms); s++)
         for (int o = 0; o < 2; o++) {
@@ -172,8 +167,8 @@ END_TEST
 
 START_TEST(batch_norm_gradients)
 {
-    static const kernel all[] = {NORM(batch_norm_backward, 0, 16),
-                                 NORM(batch_norm_inference_backward, 0, 32)};
+    static const kernel all[] = {KERNEL(batch_norm_backward, 16),
+                                 KERNEL(batch_norm_inference_backward, 32)};
     const mn_batch_norm_attributes a = {1e-5, 0.1};
     for (size_t s = 0; s < COUNT(norms); s++)
         for (int o = 0; o < 2; o++) {
@@ -196,7 +191,7 @@ END_TEST
 /* A mean a thousand times the deviation: sums of squares alone would leave nothing of it. */
 START_TEST(batch_norm_is_robust)
 {
-    static const kernel forward = PLANNED(batch_norm, 0x38, 0);
+    static const kernel forward = KERNEL(batch_norm, 0);
     const mn_batch_norm_attributes a = {0, 0.1};
     const mn_cpu cpu = mn_fixture_cpu(mn_cpu_best_kernels(), 1);
     const int64_t shape[2] = {20000, 3};
@@ -223,7 +218,7 @@ END_TEST
 /* One bad channel: no running statistic moves, in either implementation. */
 START_TEST(batch_norm_keeps_bad_statistics_out)
 {
-    static const kernel forward = PLANNED(batch_norm, 0x38, 0);
+    static const kernel forward = KERNEL(batch_norm, 0);
     const mn_batch_norm_attributes a = {1e-5, 0.1};
     const mn_cpu cpu = mn_fixture_cpu(mn_cpu_best_kernels(), 1);
     const double bad[] = {(double)NAN, (double)INFINITY, 3e38};
@@ -271,7 +266,7 @@ typedef struct unscale_case {
 
 START_TEST(unscaling)
 {
-    static const kernel k = KERNEL(grad_unscale, 7, 0);
+    static const kernel k = KERNEL(grad_unscale, 0);
     static const unscale_case cases[] = {
         {65536, 1, false},
         {3, 1, false},
@@ -303,7 +298,7 @@ END_TEST
 
 START_TEST(norms_and_clips)
 {
-    static const kernel norm = KERNEL(grad_norm, 2, 1e-4), clip = KERNEL(grad_clip, 1, 0);
+    static const kernel norm = KERNEL(grad_norm, 1e-4), clip = KERNEL(grad_clip, 0);
     static const double limits[] = {1, 1e9, (double)INFINITY};
     for (size_t s = 0; s < COUNT(sizes); s++)
         for (int64_t o = 0; o < 12; o++) {
@@ -326,8 +321,8 @@ END_TEST
 /* Each with its optional states, variant, shadows, and a step that is skipped. */
 START_TEST(steps)
 {
-    static const kernel all[] = {KERNEL(sgd_step, 0x6d, 2), KERNEL(adam_step, 0x6d, 16),
-                                 KERNEL(rmsprop_step, 0x6d, 16)};
+    static const kernel all[] = {KERNEL(sgd_step, 2), KERNEL(adam_step, 16),
+                                 KERNEL(rmsprop_step, 16)};
     const kernel *k = &all[_i];
     for (size_t s = 0; s < COUNT(sizes); s++)
         for (int o = 0; o < 16; o++) {

@@ -298,7 +298,7 @@ static mn_status fails(mn_backward_call *call)
 START_TEST(test_error_inside)
 {
     mn_context *ctx = mn_check_context("cpu");
-    mn_op op = mn_ops[MN_OP_mul];
+    mn_op op = mn_ops[MN_OP_dot];
     mn_tensor *x = leaf(ctx, MN_F32, 2, one_two), *y, *g;
     mn_tensor *const inputs[2] = {x, x};
     op.backward = fails;

@@ -133,68 +133,41 @@ static const float *load_row(group *g, int64_t start, int64_t n, float *scratch)
     return mn_row_load(g->axes->call, g->axes->x, start, n, scratch);
 }
 
+/* Largest or, of amin, smallest elements; of norm, largest |x|. */
 typedef void (*extreme_body)(size_t n, const float *x, float *y);
 
-static void fold_extreme(group *g, extreme_body body)
+static extreme_body extreme_of(const group *g)
 {
-    for (int64_t n = g->lanes, half; n > 1 && g->axes->fold; n = half) {
-        half = (n + 1) / 2;
-        body((size_t)(n - half), g->y + half, g->y);
-    }
+    const mn_bodies *bodies = mn_bodies_of(g->axes->call);
+    return g->axes->call->op == &mn_ops[MN_OP_amin] ? bodies->min : bodies->max;
 }
 
-static void visit_max(group *g, int64_t start, int64_t n)
-{
-    float row[MN_BLOCK];
-    mn_bodies_of(g->axes->call)->max((size_t)n, load_row(g, start, n, row), g->y);
-}
-
-static void visit_min(group *g, int64_t start, int64_t n)
-{
-    float row[MN_BLOCK];
-    mn_bodies_of(g->axes->call)->min((size_t)n, load_row(g, start, n, row), g->y);
-}
-
-static void visit_max_size(group *g, int64_t start, int64_t n)
+static void visit_extreme(group *g, int64_t start, int64_t n)
 {
     float row[MN_BLOCK], size[MN_BLOCK];
     const float *x = load_row(g, start, n, row);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n && g->axes->p > 0; i++)
         size[i] = fabsf(x[i]);
-    mn_bodies_of(g->axes->call)->max((size_t)n, size, g->y);
+    extreme_of(g)((size_t)n, g->axes->p > 0 ? size : x, g->y);
 }
 
-static void find_extreme(group *g, float worst, visit_fn visit, extreme_body body)
+static void find_extreme(group *g)
 {
-    set_lanes(g, g->y, worst);
-    each_row(g, visit);
-    fold_extreme(g, body);
+    const mn_op_id id = mn_op_id_of(g->axes->call->op);
+    const float worst = id == MN_OP_amin ? INFINITY : -INFINITY;
+    set_lanes(g, g->y, id == MN_OP_norm ? 0 : worst);
+    each_row(g, visit_extreme);
+    for (int64_t n = g->lanes, half; n > 1 && g->axes->fold; n = half) {
+        half = (n + 1) / 2;
+        extreme_of(g)((size_t)(n - half), g->y + half, g->y);
+    }
     store(g, &g->axes->call->out[0], g->y);
 }
 
-static void find_max(group *g)
-{
-    find_extreme(g, -INFINITY, visit_max, mn_bodies_of(g->axes->call)->max);
-}
-
-static void find_min(group *g)
-{
-    find_extreme(g, INFINITY, visit_min, mn_bodies_of(g->axes->call)->min);
-}
-
-static void find_max_size(group *g)
-{
-    find_extreme(g, 0, visit_max_size, mn_bodies_of(g->axes->call)->max);
-}
-
+/* Also of amin. */
 void mn_cpu_amax(const mn_call *call)
 {
-    run(call, &call->in[0], &call->out[0], find_max);
-}
-
-void mn_cpu_amin(const mn_call *call)
-{
-    run(call, &call->in[0], &call->out[0], find_min);
+    run(call, &call->in[0], &call->out[0], find_extreme);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
@@ -245,7 +218,7 @@ static void find_norm(group *g)
 void mn_cpu_norm(const mn_call *call)
 {
     const mn_reduce_attributes *a = (const void *)call->attributes.bytes;
-    run(call, &call->in[0], &call->out[0], isinf(a->p) ? find_max_size : find_norm);
+    run(call, &call->in[0], &call->out[0], isinf(a->p) ? find_extreme : find_norm);
 }
 
 static void find_var(group *g)

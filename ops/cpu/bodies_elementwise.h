@@ -67,6 +67,8 @@ static inline float function_first(int64_t function, float g, float s, float a, 
 {
     float p;
     switch (function) {
+    case MN_OP_affine:
+        return a * g;
     case MN_OP_abs:
         return either(s < 0.0F, -g, either(s == 0.0F, 0.0F, g));
     case MN_OP_exp:
@@ -138,7 +140,7 @@ static inline __attribute__((always_inline)) void map(size_t n, int64_t function
     } else if (f->order == 1) {
         for (size_t i = 0; i < n; i++)
             y[i] = function_first(function, g[i], s[i], a, b);
-    } else {
+    } else if (MN_ORDERS > 1) {
         for (size_t i = 0; i < n; i++)
             y[i] = function_second(function, g[i], s[i], a);
     }
@@ -147,6 +149,10 @@ static inline __attribute__((always_inline)) void map(size_t n, int64_t function
 static void body_function(size_t n, const mn_function_attributes *f, const float *g, const float *s,
                           float *y)
 {
+    if (f->order > MN_ORDERS) {
+        mn_bodies_portable.function(n, f, g, s, y);
+        return;
+    }
     switch (f->function) {
     case MN_OP_affine:
         map(n, MN_OP_affine, f, g, s, y);

@@ -41,29 +41,20 @@ typedef struct mn_keep {
     float scale;
 } mn_keep;
 
+typedef void mn_binary_body(size_t n, const float *a, const float *b, float *y);
+
 #define MN_LOSS_KINDS 5
 typedef void (*mn_loss_body)(size_t n, const float *x, const float *t, float delta, float *y);
 
 typedef struct mn_bodies {
-    /* y <= 0 ? 0 : g; also relu, with g = y. */
-    void (*relu_backward)(size_t n, const float *g, const float *y, float *dx);
-    void (*add)(size_t n, const float *a, const float *b, float *y);
-    void (*mul)(size_t n, const float *a, const float *b, float *y);
+    /* Of the ops named by their place; of relu_backward, and of relu with g = y: y <= 0 ? 0 : g. */
+    mn_binary_body *binary[MN_OP_maximum + 1];
+    mn_binary_body *compare[MN_LE + 1]; /* 1 where it holds, else 0 */
     void (*add_scalar)(size_t n, const float *a, float b, float *y);
     void (*mul_scalar)(size_t n, const float *a, float b, float *y);
     /* A unary op, or its derivatives in s, times g, by f->order. */
     void (*function)(size_t n, const mn_function_attributes *f, const float *g, const float *s,
                      float *y);
-    void (*sub)(size_t n, const float *a, const float *b, float *y);
-    void (*div)(size_t n, const float *a, const float *b, float *y);
-    void (*minimum)(size_t n, const float *a, const float *b, float *y);
-    void (*maximum)(size_t n, const float *a, const float *b, float *y);
-    void (*pow)(size_t n, const float *a, const float *b, float *y);
-    /* 1 where it holds, else 0. */
-    void (*eq)(size_t n, const float *a, const float *b, float *y);
-    void (*ne)(size_t n, const float *a, const float *b, float *y);
-    void (*lt)(size_t n, const float *a, const float *b, float *y);
-    void (*le)(size_t n, const float *a, const float *b, float *y);
     void (*accumulate)(size_t n, float *sum, const float *x); /* sum += x; x may be sum */
     void (*add_scaled)(size_t n, const float *x, float factor, float *sum); /* sum += factor x */
 

@@ -7,9 +7,9 @@ typedef struct broadcast {
     const mn_call *call;
     const mn_view *x[2], *y;
     mn_walk walk;
-    bool swapped; /* x[0] is the op's second operand */
-    void (*both)(size_t n, const float *a, const float *b, float *y); /* NULL: factor for x[1] */
-    void (*scalar)(size_t n, const float *a, float b, float *y);      /* NULL: x[1] is filled in */
+    bool swapped;         /* x[0] is the op's second operand */
+    mn_binary_body *both; /* NULL: factor for x[1] */
+    void (*scalar)(size_t n, const float *a, float b, float *y); /* NULL: x[1] is filled in */
     float factor;
 } broadcast;
 
@@ -108,96 +108,42 @@ static void run(broadcast b)
     mn_run_ranges(b.call, b.y->numel, mn_ceil_div(MN_CHUNK, period) * period, run_repeated, &b);
 }
 
-static void run_binary(const mn_call *call,
-                       void (*both)(size_t, const float *, const float *, float *),
-                       void (*scalar)(size_t, const float *, float, float *))
+/* Also of relu, which is relu_backward with g = y = x. */
+void mn_cpu_binary(const mn_call *call)
 {
-    run((broadcast){.call = call,
-                    .x = {&call->in[0], &call->in[call->input_count - 1]},
-                    .y = &call->out[0],
-                    .both = both,
-                    .scalar = scalar});
-}
-
-void mn_cpu_add(const mn_call *call)
-{
-    run_binary(call, mn_bodies_of(call)->add, mn_bodies_of(call)->add_scalar);
-}
-
-void mn_cpu_mul(const mn_call *call)
-{
-    run_binary(call, mn_bodies_of(call)->mul, mn_bodies_of(call)->mul_scalar);
-}
-
-void mn_cpu_sub(const mn_call *call)
-{
-    run_binary(call, mn_bodies_of(call)->sub, NULL);
-}
-
-void mn_cpu_div(const mn_call *call)
-{
-    run_binary(call, mn_bodies_of(call)->div, NULL);
-}
-
-void mn_cpu_pow(const mn_call *call)
-{
-    run_binary(call, mn_bodies_of(call)->pow, NULL);
-}
-
-void mn_cpu_minimum(const mn_call *call)
-{
-    run_binary(call, mn_bodies_of(call)->minimum, NULL);
-}
-
-void mn_cpu_maximum(const mn_call *call)
-{
-    run_binary(call, mn_bodies_of(call)->maximum, NULL);
+    const mn_bodies *bodies = mn_bodies_of(call);
+    const mn_op_id id = mn_op_id_of(call->op);
+    broadcast b = {.call = call,
+                   .x = {&call->in[0], &call->in[call->input_count - 1]},
+                   .y = &call->out[0],
+                   .both = bodies->binary[id]};
+    if (id == MN_OP_add)
+        b.scalar = bodies->add_scalar;
+    else if (id == MN_OP_mul)
+        b.scalar = bodies->mul_scalar;
+    run(b);
 }
 
 /* a > b is b < a. */
 void mn_cpu_compare(const mn_call *call)
 {
     const mn_compare_attributes *a = (const void *)call->attributes.bytes;
-    const mn_bodies *bodies = mn_bodies_of(call);
     const bool swapped = a->comparison == MN_GT || a->comparison == MN_GE;
-    broadcast b = {
-        .call = call, .x = {&call->in[swapped], &call->in[!swapped]}, .y = &call->out[0]};
-    switch (a->comparison) {
-    case MN_EQ:
-        b.both = bodies->eq;
-        break;
-    case MN_NE:
-        b.both = bodies->ne;
-        break;
-    case MN_LT:
-    case MN_GT:
-        b.both = bodies->lt;
-        break;
-    default:
-        b.both = bodies->le;
-    }
-    run(b);
-}
-
-/* Also of relu, which is this with g = y = x. */
-void mn_cpu_relu_backward(const mn_call *call)
-{
-    run_binary(call, mn_bodies_of(call)->relu_backward, NULL);
-}
-
-void mn_run_expand(const mn_call *call, const mn_view *x, const mn_view *y, double scale)
-{
+    const int64_t body = swapped ? a->comparison - MN_GT + MN_LT : a->comparison;
     run((broadcast){.call = call,
-                    .x = {x, x},
-                    .y = y,
-                    .scalar = mn_bodies_of(call)->mul_scalar,
-                    .factor = (float)scale});
+                    .x = {&call->in[swapped], &call->in[!swapped]},
+                    .y = &call->out[0],
+                    .both = mn_bodies_of(call)->compare[body]});
 }
 
 void mn_cpu_expand(const mn_call *call)
 {
     const mn_shape_attributes *a = (const void *)call->attributes.bytes;
-    mn_run_expand(call, &call->in[0], &call->out[0], a->scale);
+    run((broadcast){.call = call,
+                    .x = {&call->in[0], &call->in[0]},
+                    .y = &call->out[0],
+                    .scalar = mn_bodies_of(call)->mul_scalar,
+                    .factor = (float)a->scale});
 }
 
 /* ---- where ------------------------------------------------------------------------------------

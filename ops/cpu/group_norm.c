@@ -260,7 +260,7 @@ static void load_row(const norm *m, const item *t, int64_t c, int64_t r, const f
     to->n = (size_t)n;
     to->x = mn_row_load(m->call, m->x, to->at, n, to->scratch[0]);
     to->g = mn_row_load(m->call, m->g, to->at, n, to->scratch[1]);
-    m->bodies->mul(to->n, to->g, weight, to->gw);
+    m->bodies->binary[MN_OP_mul](to->n, to->g, weight, to->gw);
 }
 
 static void add_doubles(int64_t n, const double *restrict x, double *restrict sum)

@@ -109,7 +109,7 @@ static void run_gradient(const void *arg, int64_t begin, int64_t end)
         float *dx = mn_row_place(&call->out[0], i, result);
         run_body(call, bodies->slope[a->kind], 1, i, n, slope);
         if (a->reduction == MN_REDUCTION_NONE)
-            bodies->mul((size_t)n, slope, g + i, dx);
+            bodies->binary[MN_OP_mul]((size_t)n, slope, g + i, dx);
         else
             bodies->mul_scalar((size_t)n, slope, *g / mean, dx);
         mn_row_store(call, &call->out[0], i, n, dx);

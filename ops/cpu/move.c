@@ -222,7 +222,7 @@ static void run_dropout(const void *arg, int64_t begin, int64_t end)
         const int64_t n = mn_min(MN_BLOCK, end - i);
         float *to = mn_row_place(y, i, result);
         bodies->keep_factors((size_t)mn_ceil_div(n, 4), &d->keep, (uint32_t)(i / 4), factors);
-        bodies->mul((size_t)n, mn_row_load(d->call, x, i, n, row), factors, to);
+        bodies->binary[MN_OP_mul]((size_t)n, mn_row_load(d->call, x, i, n, row), factors, to);
         mn_row_store(d->call, y, i, n, to);
     }
 }

@@ -124,53 +124,36 @@ static void run_step(const void *arg, int64_t begin, int64_t end)
     }
 }
 
-static const mn_step_attributes *step_of(const mn_call *call)
+static stepping stepping_of(const mn_call *call)
 {
-    return (const void *)call->attributes.bytes;
-}
-
-static stepping stepping_of(const mn_call *call, mn_step_body *body)
-{
-    const mn_step_attributes *a = step_of(call);
-    return (stepping){.call = call,
-                      .body = body,
-                      .factors = {.lr = (float)(a->lr * record_of(call, 4)[MN_OPT_FACTOR]),
-                                  .weight_decay = (float)a->weight_decay,
-                                  .rate = {(float)a->rate[0], (float)a->rate[1]},
-                                  .rest = {(float)(1 - a->rate[0]), (float)(1 - a->rate[1])},
-                                  .eps = (float)a->eps,
-                                  .keep = 1,
-                                  .variant = a->variant != 0}};
-}
-
-static void run_steps(const mn_call *call, const stepping *s)
-{
-    mn_run_ranges(call, call->in[0].numel, MN_CHUNK, run_step, s);
-}
-
-void mn_cpu_sgd_step(const mn_call *call)
-{
-    const stepping s = stepping_of(call, mn_bodies_of(call)->sgd);
-    run_steps(call, &s);
-}
-
-void mn_cpu_rmsprop_step(const mn_call *call)
-{
-    const stepping s = stepping_of(call, mn_bodies_of(call)->rmsprop);
-    run_steps(call, &s);
-}
-
-void mn_cpu_adam_step(const mn_call *call)
-{
-    const mn_step_attributes *a = step_of(call);
+    const mn_step_attributes *a = (const void *)call->attributes.bytes;
     const double *record = record_of(call, 4);
     const double lr = a->lr * record[MN_OPT_FACTOR], t = record[MN_OPT_APPLIED] + 1;
-    stepping s = stepping_of(call, mn_bodies_of(call)->adam);
+    const mn_bodies *bodies = mn_bodies_of(call);
+    stepping s = {.call = call,
+                  .body = call->op == &mn_ops[MN_OP_sgd_step] ? bodies->sgd : bodies->rmsprop,
+                  .factors = {.lr = (float)lr,
+                              .weight_decay = (float)a->weight_decay,
+                              .rate = {(float)a->rate[0], (float)a->rate[1]},
+                              .rest = {(float)(1 - a->rate[0]), (float)(1 - a->rate[1])},
+                              .eps = (float)a->eps,
+                              .keep = 1,
+                              .variant = a->variant != 0}};
+    if (call->op != &mn_ops[MN_OP_adam_step])
+        return s;
+    s.body = bodies->adam;
     s.factors.lr = (float)(lr / (1 - pow(a->rate[0], t)));
     s.factors.root = (float)(1 / sqrt(1 - pow(a->rate[1], t)));
     if (a->variant) {
         s.factors.keep = (float)(1 - lr * a->weight_decay);
         s.factors.weight_decay = 0;
     }
-    run_steps(call, &s);
+    return s;
+}
+
+/* Of the three optimizers. */
+void mn_cpu_step(const mn_call *call)
+{
+    const stepping s = stepping_of(call);
+    mn_run_ranges(call, call->in[0].numel, MN_CHUNK, run_step, &s);
 }

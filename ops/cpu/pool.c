@@ -123,10 +123,11 @@ static void run_windows(const void *arg, int64_t begin, int64_t end)
     }
 }
 
-static void run_pool(const mn_call *call, bool average)
+/* Of max_pool2d and avg_pool2d. */
+void mn_cpu_pool2d(const mn_call *call)
 {
     pool l = pool_of(call, &call->in[0], &call->out[0], NULL);
-    l.average = average;
+    l.average = call->op == &mn_ops[MN_OP_avg_pool2d];
     if (call->out[0].numel == 0)
         return;
     const int64_t rows = call->out[0].shape[0] * l.P;
@@ -135,16 +136,6 @@ static void run_pool(const mn_call *call, bool average)
         mn_run_ranges(call, rows, chunk, run_2x2, &l);
     else
         mn_run_ranges(call, rows * l.Q, chunk * l.Q, run_windows, &l);
-}
-
-void mn_cpu_max_pool2d(const mn_call *call)
-{
-    run_pool(call, false);
-}
-
-void mn_cpu_avg_pool2d(const mn_call *call)
-{
-    run_pool(call, true);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -302,28 +293,4 @@ void mn_cpu_avg_pool2d_backward(const mn_call *call)
         mn_run_ranges(call, images, mn_max(1, MN_CHUNK / (l.H * l.W * l.C)), run_scatter_2x2, &l);
     else
         mn_run_ranges(call, images * l.H * l.W, mn_max(1, MN_CHUNK / l.C), run_pixels, &l);
-}
-
-/* ---- global average -------------------------------------------------------------------------- */
-
-/* x [N,C] as [N,1,1,C]. */
-static mn_view as_image(const mn_view *x)
-{
-    mn_view image = *x;
-    image.ndim = 4;
-    image.shape[3] = x->shape[1];
-    image.shape[1] = image.shape[2] = 1;
-    return image;
-}
-
-void mn_cpu_global_avg_pool2d(const mn_call *call)
-{
-    const mn_view *x = &call->in[0], y = as_image(&call->out[0]);
-    mn_run_reduce(call, x, &y, 1 / (double)(x->shape[1] * x->shape[2]));
-}
-
-void mn_cpu_global_avg_pool2d_backward(const mn_call *call)
-{
-    const mn_view *dx = &call->out[0], g = as_image(&call->in[0]);
-    mn_run_expand(call, &g, dx, 1 / (double)(dx->shape[1] * dx->shape[2]));
 }

@@ -25,8 +25,9 @@ static void store_sums(const void *arg, int64_t start, int64_t n, const double *
 }
 
 /* The last summed axes give the rows, what follows the channels. */
-void mn_run_reduce(const mn_call *call, const mn_view *x, const mn_view *y, double scale)
+static void run_reduce(const mn_call *call, const mn_view *y, double scale)
 {
+    const mn_view *x = &call->in[0];
     const mn_walk walk = mn_walk_make(x, x, y); /* steps of 0 in y: summed */
     const result r = {call, y, scale};
     mn_sums sums = {
@@ -44,35 +45,24 @@ void mn_run_reduce(const mn_call *call, const mn_view *x, const mn_view *y, doub
     mn_run_sums(&sums);
 }
 
-/* The result with its summed axes put back as 1. */
-static mn_view with_all_axes(const mn_call *call)
+/* Also of mean, which of nothing is 0 / 0. */
+void mn_cpu_sum(const mn_call *call)
 {
     const mn_reduce_attributes *a = (const void *)call->attributes.bytes;
-    mn_view y = call->out[0];
+    const double count = mn_extent_of(&call->in[0], a->axes);
+    mn_view y = call->out[0]; /* with its summed axes put back as 1 */
     y.ndim = call->in[0].ndim;
     for (int i = 0; i < y.ndim; i++)
         y.shape[i] = a->axes >> i & 1 ? 1 : call->in[0].shape[i];
-    return y;
-}
-
-void mn_cpu_sum(const mn_call *call)
-{
-    const mn_view y = with_all_axes(call);
-    mn_run_reduce(call, &call->in[0], &y, 1);
-}
-
-void mn_cpu_mean(const mn_call *call)
-{
-    const mn_reduce_attributes *a = (const void *)call->attributes.bytes;
-    const mn_view y = with_all_axes(call);
-    const double count = mn_extent_of(&call->in[0], a->axes);
-    /* Of nothing: 0 / 0. */
-    mn_run_reduce(call, &call->in[0], &y, count > 0 ? 1 / count : (double)NAN);
+    if (call->op == &mn_ops[MN_OP_sum])
+        run_reduce(call, &y, 1);
+    else
+        run_reduce(call, &y, count > 0 ? 1 / count : (double)NAN);
 }
 
 void mn_cpu_reduce_to(const mn_call *call)
 {
-    mn_run_reduce(call, &call->in[0], &call->out[0], 1);
+    run_reduce(call, &call->out[0], 1);
 }
 
 void mn_cpu_dot(const mn_call *call)

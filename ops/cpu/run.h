@@ -61,10 +61,6 @@ typedef struct mn_walk {
 mn_walk mn_walk_make(const mn_view *y, const mn_view *a, const mn_view *b);
 /* y = x in y's dtype. */
 void mn_run_convert(const mn_call *call, const mn_view *x, const mn_view *y);
-/* y = scale x, x broadcast to y; and its adjoint, y = scale * sum of x over what broadcasting y to
- * x would repeat. */
-void mn_run_expand(const mn_call *call, const mn_view *x, const mn_view *y, double scale);
-void mn_run_reduce(const mn_call *call, const mn_view *x, const mn_view *y, double scale);
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 

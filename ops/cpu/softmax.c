@@ -129,41 +129,24 @@ static void run_lines(const void *arg, int64_t begin, int64_t end)
     }
 }
 
-static void run(const mn_call *call, bool backward, bool log)
+/* Of softmax, log_softmax and their gradients. */
+void mn_cpu_softmax(const mn_call *call)
 {
+    const mn_op_id id = mn_op_id_of(call->op);
+    const bool backward = call->input_count == 2;
     const mn_axis_attributes *a = (const void *)call->attributes.bytes;
     const lines l = {.call = call,
                      .x = &call->in[backward ? 1 : 0],
                      .g = backward ? &call->in[0] : NULL,
                      .y = &call->out[0],
                      .split = mn_split_at(&call->in[0], a->axis),
-                     .log = log};
+                     .log = id == MN_OP_log_softmax || id == MN_OP_log_softmax_backward};
     if (call->out[0].numel == 0)
         return;
     /* exp is worth eight plain elements; rows of neighbouring lines must not become too short. */
     const int64_t least = l.split.inner > 1 ? 64 : 1;
     mn_run_ranges(call, l.split.outer * l.split.inner, mn_max(least, MN_CHUNK / 8 / l.split.size),
                   run_lines, &l);
-}
-
-void mn_cpu_log_softmax(const mn_call *call)
-{
-    run(call, false, true);
-}
-
-void mn_cpu_softmax(const mn_call *call)
-{
-    run(call, false, false);
-}
-
-void mn_cpu_log_softmax_backward(const mn_call *call)
-{
-    run(call, true, true);
-}
-
-void mn_cpu_softmax_backward(const mn_call *call)
-{
-    run(call, true, false);
 }
 
 /* ---- losses over classes --------------------------------------------------------------------- */

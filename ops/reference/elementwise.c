@@ -51,16 +51,6 @@ void mn_ref_expand(const mn_call *call, double *const in[], double *const out[])
         out[0][i] = a->scale * in[0][mn_offset(i, y->ndim, y->shape, step)];
 }
 
-/* y[j] = sum of x[i] over all i that broadcasting y to x's shape would take from j */
-void mn_ref_reduce_to(const mn_call *call, double *const in[], double *const out[])
-{
-    const mn_view *x = &call->in[0];
-    int64_t step[MN_MAX_DIMS];
-    mn_steps(&call->out[0], x->ndim, step);
-    for (int64_t i = 0; i < x->numel; i++)
-        out[0][mn_offset(i, x->ndim, x->shape, step)] += in[0][i];
-}
-
 /* Brings both inputs to the elements of y and applies f to them. */
 static void combine(const mn_call *call, double *const in[], double *y,
                     double (*f)(int64_t kind, double a, double b), int64_t kind)
@@ -96,39 +86,9 @@ static double arithmetic(int64_t op, double a, double b)
     }
 }
 
-void mn_ref_add(const mn_call *call, double *const in[], double *const out[])
+void mn_ref_binary(const mn_call *call, double *const in[], double *const out[])
 {
-    combine(call, in, out[0], arithmetic, MN_OP_add);
-}
-
-void mn_ref_sub(const mn_call *call, double *const in[], double *const out[])
-{
-    combine(call, in, out[0], arithmetic, MN_OP_sub);
-}
-
-void mn_ref_mul(const mn_call *call, double *const in[], double *const out[])
-{
-    combine(call, in, out[0], arithmetic, MN_OP_mul);
-}
-
-void mn_ref_div(const mn_call *call, double *const in[], double *const out[])
-{
-    combine(call, in, out[0], arithmetic, MN_OP_div);
-}
-
-void mn_ref_minimum(const mn_call *call, double *const in[], double *const out[])
-{
-    combine(call, in, out[0], arithmetic, MN_OP_minimum);
-}
-
-void mn_ref_maximum(const mn_call *call, double *const in[], double *const out[])
-{
-    combine(call, in, out[0], arithmetic, MN_OP_maximum);
-}
-
-void mn_ref_pow(const mn_call *call, double *const in[], double *const out[])
-{
-    combine(call, in, out[0], arithmetic, MN_OP_pow);
+    combine(call, in, out[0], arithmetic, mn_op_id_of(call->op));
 }
 
 static double comparison(int64_t kind, double a, double b)
@@ -168,18 +128,13 @@ void mn_ref_where(const mn_call *call, double *const in[], double *const out[])
     }
 }
 
-/* y = x <= 0 ? 0 : x: a comparison with NaN is false, so NaN stays. */
-void mn_ref_relu(const mn_call *call, double *const in[], double *const out[])
-{
-    for (int64_t i = 0; i < call->out[0].numel; i++)
-        out[0][i] = in[0][i] <= 0 ? 0 : in[0][i];
-}
-
-/* dx = y <= 0 ? 0 : g   (inputs g, y): where y is NaN the gradient passes. */
+/* dx = y <= 0 ? 0 : g   (inputs g, y): where y is NaN the gradient passes. relu is this of x and x.
+ */
 void mn_ref_relu_backward(const mn_call *call, double *const in[], double *const out[])
 {
+    const double *y = in[call->input_count - 1];
     for (int64_t i = 0; i < call->out[0].numel; i++)
-        out[0][i] = in[1][i] <= 0 ? 0 : in[0][i];
+        out[0][i] = y[i] <= 0 ? 0 : in[0][i];
 }
 
 /* dst[i] = a dst[i] + b src[i]; nothing if the record says that the last step was skipped.

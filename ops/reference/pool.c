@@ -55,26 +55,6 @@ void mn_ref_max_pool2d_backward(const mn_call *call, double *const in[], double 
     }
 }
 
-/* y[n,c] = 1/(H W) sum_{h,w} x[n,h,w,c] */
-void mn_ref_global_avg_pool2d(const mn_call *call, double *const in[], double *const out[])
-{
-    const mn_view *x = &call->in[0];
-    const int64_t pixels = x->shape[1] * x->shape[2], C = x->shape[3];
-    for (int64_t i = 0; i < x->numel; i++)
-        out[0][i / (pixels * C) * C + i % C] += in[0][i];
-    for (int64_t i = 0; i < call->out[0].numel; i++)
-        out[0][i] /= (double)pixels;
-}
-
-/* dx[n,h,w,c] = g[n,c] / (H W) */
-void mn_ref_global_avg_pool2d_backward(const mn_call *call, double *const in[], double *const out[])
-{
-    const mn_view *dx = &call->out[0];
-    const int64_t pixels = dx->shape[1] * dx->shape[2], C = dx->shape[3];
-    for (int64_t i = 0; i < dx->numel; i++)
-        out[0][i] = in[0][i / (pixels * C) * C + i % C] / (double)pixels;
-}
-
 /* y[at] = mean of the window's pixels of x, or its adjoint, which spreads y[at] over them. */
 static void average_window(const mn_call *call, const mn_view *image, double *x,
                            const mn_view *view, double *y, int64_t at, bool adjoint)
@@ -101,18 +81,15 @@ static void average_window(const mn_call *call, const mn_view *image, double *x,
     }
 }
 
-/* y[n,p,q,c] = 1/count sum over the window of x[n,h,w,c] */
+/* y[n,p,q,c] = 1/count sum over the window of x[n,h,w,c]; or the gradient, dx = sum of g / count
+ * over the windows that x lies in */
 void mn_ref_avg_pool2d(const mn_call *call, double *const in[], double *const out[])
 {
-    for (int64_t i = 0; i < call->out[0].numel; i++)
-        average_window(call, &call->in[0], in[0], &call->out[0], out[0], i, false);
-}
-
-/* dx = sum of g / count over the windows that x lies in */
-void mn_ref_avg_pool2d_backward(const mn_call *call, double *const in[], double *const out[])
-{
-    for (int64_t i = 0; i < call->in[0].numel; i++)
-        average_window(call, &call->out[0], out[0], &call->in[0], in[0], i, true);
+    const bool adjoint = call->op == &mn_ops[MN_OP_avg_pool2d_backward];
+    const mn_view *x = adjoint ? &call->out[0] : &call->in[0];
+    const mn_view *y = adjoint ? &call->in[0] : &call->out[0];
+    for (int64_t i = 0; i < y->numel; i++)
+        average_window(call, x, adjoint ? out[0] : in[0], y, adjoint ? in[0] : out[0], i, adjoint);
 }
 
 /* y[n,p,q,c] = sum over taps of weight x[n,h,w,c] for pixel `at` of y, or the adjoint. */
@@ -136,12 +113,9 @@ static void resize_pixel(const mn_call *call, const mn_view *image, double *x, d
 
 void mn_ref_upsample2d(const mn_call *call, double *const in[], double *const out[])
 {
-    for (int64_t i = 0; i < call->out[0].numel; i++)
-        resize_pixel(call, &call->in[0], in[0], out[0], i, false);
-}
-
-void mn_ref_upsample2d_backward(const mn_call *call, double *const in[], double *const out[])
-{
-    for (int64_t i = 0; i < call->in[0].numel; i++)
-        resize_pixel(call, &call->out[0], out[0], in[0], i, true);
+    const bool adjoint = call->op == &mn_ops[MN_OP_upsample2d_backward];
+    const mn_view *x = adjoint ? &call->out[0] : &call->in[0];
+    const mn_view *y = adjoint ? &call->in[0] : &call->out[0];
+    for (int64_t i = 0; i < y->numel; i++)
+        resize_pixel(call, x, adjoint ? out[0] : in[0], adjoint ? in[0] : out[0], i, adjoint);
 }

@@ -1,18 +1,28 @@
 /* Reference kernels of reductions. */
 #include "ops/reference/reference.h"
 
-/* y = sum of x over the axes: i's indices except those of the summed axes are y's */
+/* y[j] = sum of x[i] over all i that broadcasting y to x's shape would take from j */
+static void sum_to(const mn_view *x, const mn_view *y, const double *in, double *out)
+{
+    int64_t step[MN_MAX_DIMS];
+    mn_steps(y, x->ndim, step);
+    for (int64_t i = 0; i < x->numel; i++)
+        out[mn_offset(i, x->ndim, x->shape, step)] += in[i];
+}
+
+void mn_ref_reduce_to(const mn_call *call, double *const in[], double *const out[])
+{
+    sum_to(&call->in[0], &call->out[0], in[0], out[0]);
+}
+
+/* y = sum of x over the axes */
 void mn_ref_sum(const mn_call *call, double *const in[], double *const out[])
 {
     const mn_reduce_attributes *a = (const void *)call->attributes.bytes;
-    const mn_view *x = &call->in[0];
-    int64_t step[MN_MAX_DIMS];
-    mn_view y = *x;
-    for (int d = 0; d < x->ndim; d++)
-        y.shape[d] = a->axes >> d & 1 ? 1 : x->shape[d];
-    mn_steps(&y, y.ndim, step);
-    for (int64_t i = 0; i < x->numel; i++)
-        out[0][mn_offset(i, x->ndim, x->shape, step)] += in[0][i];
+    mn_view y = call->in[0];
+    for (int d = 0; d < y.ndim; d++)
+        y.shape[d] = a->axes >> d & 1 ? 1 : y.shape[d];
+    sum_to(&call->in[0], &y, in[0], out[0]);
 }
 
 /* y = sum of x over the axes / number of elements summed */
@@ -73,28 +83,17 @@ static double larger(double a, double b)
     return isnan(a) || a >= b ? a : b;
 }
 
-/* y = sign times the largest sign x */
-static void largest(const mn_call *call, const double *x, double sign, double *y)
-{
-    const mn_view *view = &call->in[0];
-    for (int64_t i = 0; i < call->out[0].numel; i++) {
-        double best = -(double)INFINITY;
-        for (int64_t j = 0; j < count_of(call, view); j++)
-            best = larger(best, sign * x[element(call, view, i, j)]);
-        y[i] = sign * best;
-    }
-}
-
-/* y = largest element over the axes */
+/* y = largest element over the axes; amin: smallest, the largest of -x */
 void mn_ref_amax(const mn_call *call, double *const in[], double *const out[])
 {
-    largest(call, in[0], 1, out[0]);
-}
-
-/* y = smallest element over the axes */
-void mn_ref_amin(const mn_call *call, double *const in[], double *const out[])
-{
-    largest(call, in[0], -1, out[0]);
+    const mn_view *x = &call->in[0];
+    const double sign = call->op == &mn_ops[MN_OP_amin] ? -1 : 1;
+    for (int64_t i = 0; i < call->out[0].numel; i++) {
+        double best = -(double)INFINITY;
+        for (int64_t j = 0; j < count_of(call, x); j++)
+            best = larger(best, sign * in[0][element(call, x, i, j)]);
+        out[0][i] = sign * best;
+    }
 }
 
 /* y = sum |x|, sqrt(sum x^2) or max |x| */

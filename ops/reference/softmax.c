@@ -26,11 +26,6 @@ static void log_softmax(const double *x, const double *g, double *y, int64_t n, 
         y[i] = x[i] - lse;
 }
 
-void mn_ref_log_softmax(const mn_call *call, double *const in[], double *const out[])
-{
-    each_line(call, in[0], NULL, out[0], log_softmax);
-}
-
 /* dx_i = g_i - exp(y_i) sum_j g_j   (inputs g, y) */
 static void log_softmax_backward(const double *y, const double *g, double *dx, int64_t n,
                                  int64_t step)
@@ -42,16 +37,11 @@ static void log_softmax_backward(const double *y, const double *g, double *dx, i
         dx[i] = g[i] - exp(y[i]) * sum;
 }
 
-void mn_ref_log_softmax_backward(const mn_call *call, double *const in[], double *const out[])
-{
-    each_line(call, in[1], in[0], out[0], log_softmax_backward);
-}
-
-/* y_i = exp(x_i) / sum_j exp(x_j) */
+/* That, or y_i = exp(x_i) / sum_j exp(x_j) */
 void mn_ref_softmax(const mn_call *call, double *const in[], double *const out[])
 {
-    mn_ref_log_softmax(call, in, out);
-    for (int64_t i = 0; i < call->out[0].numel; i++)
+    each_line(call, in[0], NULL, out[0], log_softmax);
+    for (int64_t i = 0; i < call->out[0].numel && call->op == &mn_ops[MN_OP_softmax]; i++)
         out[0][i] = exp(out[0][i]);
 }
 
@@ -67,5 +57,6 @@ static void softmax_backward(const double *y, const double *g, double *dx, int64
 
 void mn_ref_softmax_backward(const mn_call *call, double *const in[], double *const out[])
 {
-    each_line(call, in[1], in[0], out[0], softmax_backward);
+    const bool is_log = call->op == &mn_ops[MN_OP_log_softmax_backward];
+    each_line(call, in[1], in[0], out[0], is_log ? log_softmax_backward : softmax_backward);
 }
