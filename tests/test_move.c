@@ -102,7 +102,7 @@ START_TEST(concat)
     ck_assert_ptr_null(mn_concat(many, 9, 1));
     mn_test_expect(ctx, MN_ERR_ARGUMENT, "concat: 9 tensors, must be 1 to 8");
     ck_assert_ptr_null(mn_concat(many, 0, 1));
-    mn_test_expect(ctx, MN_ERR_ARGUMENT, "concat: 0 tensors");
+    ck_assert_int_eq(mn_error_status(ctx), MN_OK); /* no tensor, so no context to report into */
     ck_assert_ptr_null(mn_concat(NULL, 2, 1));
     mn_context_free(ctx);
 }
