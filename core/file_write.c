@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -38,29 +39,43 @@ static mn_status follow_links(mn_file_out *out)
     return mn_error_system(out->error, out->path, "find the file");
 }
 
+/* Takes the temporary file for this writer alone, among processes and threads. A writer that had it
+ * when it was opened here may have renamed or removed it before its lock fell: it is the target
+ * then, or nothing. */
+static bool lock_temporary(const mn_file_out *out, int file, const struct stat *opened)
+{
+    struct stat there;
+    /* Not every file system has locks. */
+    return (flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
+           lstat(out->temporary, &there) == 0 && there.st_dev == opened->st_dev &&
+           there.st_ino == opened->st_ino;
+}
+
 /* Opens "TARGET.tmp", taking over what a writer that was killed has left there. */
 static mn_status open_temporary(mn_file_out *out)
 {
-    struct stat there;
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct stat target, opened;
+    bool replaces = stat(out->target, &target) == 0;
     /* What is replaced must not be a device (/dev/null!) or a pipe. */
-    if (stat(out->target, &there) == 0 && !S_ISREG(there.st_mode))
+    if (replaces && !S_ISREG(target.st_mode))
         return mn_error_fill(out->error, MN_ERR_IO, "%.300s: cannot replace %s", out->path,
-                             S_ISDIR(there.st_mode) ? "a folder" : "a device or pipe");
+                             S_ISDIR(target.st_mode) ? "a folder" : "a device or pipe");
     snprintf(out->temporary, sizeof out->temporary, "%s.tmp", out->target);
     int file = open(out->temporary, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (file < 0)
         return mn_error_system(out->error, out->path, "create a temporary file beside it");
-    /* Two processes that write the same file would mix. Not every file system has locks. */
-    bool regular = fstat(file, &there) == 0 && S_ISREG(there.st_mode);
-    if (regular && (fcntl(file, F_SETLK, &lock) == 0 || (errno != EAGAIN && errno != EACCES))) {
-        out->file = file;
-        return ftruncate(file, 0) == 0 ? MN_OK : mn_error_system(out->error, out->path, "write");
+    bool regular = fstat(file, &opened) == 0 && S_ISREG(opened.st_mode);
+    if (!regular || !lock_temporary(out, file, &opened)) {
+        close(file);
+        return mn_error_fill(out->error, MN_ERR_IO, "%s.tmp is in the way: %s",
+                             mn_path_shown(out->target),
+                             regular ? "another writer has it" : "not a regular file");
     }
-    close(file);
-    return mn_error_fill(out->error, MN_ERR_IO, "%s.tmp is in the way: %s",
-                         mn_path_shown(out->target),
-                         regular ? "another process is writing it" : "not a regular file");
+    out->file = file;
+    /* Who may read the old file may read the new one; a later writer must get in in any case. */
+    if (replaces)
+        (void)fchmod(file, (target.st_mode & 0777) | S_IWUSR);
+    return ftruncate(file, 0) == 0 ? MN_OK : mn_error_system(out->error, out->path, "write");
 }
 
 mn_status mn_file_put(mn_file_out *out, const void *data, size_t bytes)
@@ -93,8 +108,8 @@ static mn_status sync_folder(mn_file_out *out)
     char *slash = strrchr(out->target, '/');
     strcpy(slash ? slash + 1 : out->target, "."); /* in place of a name, so there is room */
     int folder = open(out->target, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0)
-        return mn_error_system(out->error, out->path, "open its folder");
+    if (folder < 0) /* one that may be written but not read cannot be flushed */
+        return errno == EACCES ? MN_OK : mn_error_system(out->error, out->path, "open its folder");
     /* Some file systems cannot flush folders and say so with EINVAL. */
     bool failed = fsync(folder) != 0 && errno != EINVAL;
     mn_status status = failed ? mn_error_system(out->error, out->path, "flush its folder") : MN_OK;

@@ -6,10 +6,12 @@
 #include <check.h>
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -322,7 +324,6 @@ END_TEST
 START_TEST(writers_do_not_mix)
 {
     char stale[96];
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int ready[2];
     char byte;
     mn_state_dict *dict = mn_test_state_sample(mn_test_context);
@@ -331,18 +332,85 @@ START_TEST(writers_do_not_mix)
     pid_t child = fork();
     if (child == 0) {
         int file = open(stale, O_WRONLY | O_CREAT, 0600);
-        if (fcntl(file, F_SETLK, &lock) != 0 || write(ready[1], "x", 1) != 1)
+        if (flock(file, LOCK_EX | LOCK_NB) != 0 || write(ready[1], "x", 1) != 1)
             _exit(1);
         for (;;)
             pause();
     }
     ck_assert_int_eq(read(ready[0], &byte, 1), 1);
     ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_ERR_IO);
-    mn_test_expect(mn_test_context, MN_ERR_IO, "another process is writing it");
+    mn_test_expect(mn_test_context, MN_ERR_IO, "another writer has it");
     kill(child, SIGKILL);
     ck_assert_int_eq(waitpid(child, NULL, 0), child);
     ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_OK);
     ck_assert_int_eq(mn_test_state_files(), 1);
+    mn_state_dict_free(dict);
+}
+END_TEST
+
+/* Writes and reads, each in a context of its own, while others do so. */
+static void *write_and_read(void *size)
+{
+    char text[300] = "";
+    size_t *bad = size;
+    mn_context *context = mn_context_create(NULL, NULL);
+    mn_state_dict *dict = mn_state_dict_create(context);
+    memset(text, 'x', *bad);
+    mn_state_dict_set_string(dict, "text", text);
+    *bad = 0;
+    for (int i = 0; i < 1000; i++) {
+        if (mn_state_dict_write(dict, mn_test_state_path) != MN_OK)
+            *bad += !strstr(mn_error_message(context), "another writer has it");
+        mn_error_clear(context);
+        mn_state_dict *back = mn_state_dict_read(context, mn_test_state_path);
+        *bad += !back;
+        mn_error_clear(context);
+        mn_state_dict_free(back);
+    }
+    mn_state_dict_free(dict);
+    mn_context_free(context);
+    return NULL;
+}
+
+/* Nor is a second thread; at any time the file is whole. */
+START_TEST(threads_do_not_mix)
+{
+    pthread_t threads[3];
+    size_t sizes[3] = {3, 100, 250}; /* then how often something went wrong */
+    mn_state_dict *dict = mn_test_state_sample(mn_test_context);
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_OK);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, write_and_read, &sizes[i]), 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_uint_eq(sizes[i], 0);
+    ck_assert_int_eq(mn_test_state_files(), 1);
+    mn_state_dict_free(dict);
+}
+END_TEST
+
+/* A file that others may not read stays so, and is replaced in a folder that may not be read. */
+START_TEST(permissions_are_kept)
+{
+    struct stat info;
+    int code;
+    mn_state_dict *dict = mn_test_state_sample(mn_test_context);
+    ck_assert_int_eq(mn_state_dict_write(dict, mn_test_state_path), MN_OK);
+    ck_assert_int_eq(chmod(mn_test_state_path, 0400), 0);
+    ck_assert_int_eq(chmod(mn_test_state_folder, 0300), 0);
+    pid_t child = fork();
+    if (child == 0) { /* as nobody: root may read everything */
+        bool root = geteuid() == 0;
+        if (root && (chown(mn_test_state_folder, 65534, 65534) != 0 || setuid(65534) != 0))
+            _exit(2);
+        _exit(mn_state_dict_write(dict, mn_test_state_path) != MN_OK);
+    }
+    ck_assert_int_eq(waitpid(child, &code, 0), child);
+    ck_assert_int_eq(chmod(mn_test_state_folder, 0700), 0);
+    ck_assert_int_eq(code, 0);
+    ck_assert_int_eq(stat(mn_test_state_path, &info), 0);
+    ck_assert_int_eq(info.st_mode & 0777, 0600); /* its owner may replace it */
     mn_state_dict_free(dict);
 }
 END_TEST
@@ -479,6 +547,8 @@ int main(void)
     tcase_add_test(tcase, paths_that_cannot_be);
     tcase_add_test(tcase, names_in_the_way);
     tcase_add_test(tcase, writers_do_not_mix);
+    tcase_add_test(tcase, threads_do_not_mix);
+    tcase_add_test(tcase, permissions_are_kept);
     tcase_add_test(tcase, links_are_followed);
     tcase_add_test(tcase, full_disk_leaves_the_old_file);
     tcase_add_test(tcase, every_allocation_may_fail);
