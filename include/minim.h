@@ -447,7 +447,8 @@ MN_API mn_tensor *mn_max_pool2d(mn_tensor *x, const mn_pool2d_options *options);
  * exclude_padding / pixels of the window inside of the image. Shapes as of mn_max_pool2d; sums in
  * f32. */
 MN_API mn_tensor *mn_avg_pool2d(mn_tensor *x, const mn_pool2d_options *options);
-/* y[n,c] = mean over h, w of x[n,h,w,c], x [N,H,W,C] and y [N,C]; sums in f32. */
+/* y[n,c] = mean over h, w of x[n,h,w,c], x [N,H,W,C] and y [N,C]; sums in f32. Runs the op mean,
+ * whose autocast rule is thus its own. */
 MN_API mn_tensor *mn_global_avg_pool2d(mn_tensor *x);
 
 typedef enum mn_upsample_mode {
