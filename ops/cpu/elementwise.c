@@ -154,8 +154,11 @@ static inline __attribute__((always_inline)) void
 select(size_t size, int64_t n, const char *const x[3], const int64_t step[3], char *y)
 {
     for (int64_t i = 0; i < n; i++) {
-        const int k = x[0][i * step[0]] ? 1 : 2;
-        memcpy(y + (size_t)i * size, x[k] + (size_t)(i * step[k]) * size, size);
+        uint64_t a = 0, b = 0;
+        memcpy(&a, x[1] + (size_t)(i * step[1]) * size, size);
+        memcpy(&b, x[2] + (size_t)(i * step[2]) * size, size);
+        const uint64_t chosen = b ^ ((a ^ b) & -(uint64_t)(x[0][i * step[0]] != 0)); /* no jump */
+        memcpy(y + (size_t)i * size, &chosen, size);
     }
 }
 
