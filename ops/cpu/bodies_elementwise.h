@@ -167,9 +167,8 @@ static inline __attribute__((always_inline)) float half_power(int twice, float x
     }
 }
 
-static inline __attribute__((always_inline)) void map_power(size_t n, int twice,
-                                                            const float *restrict x,
-                                                            float *restrict y)
+static inline __attribute__((always_inline)) void
+map_power(size_t n, int twice, const float *restrict x, float *restrict y)
 {
     for (size_t i = 0; i < n; i++)
         y[i] = half_power(twice, x[i]);
