@@ -20,11 +20,26 @@ typedef struct padding {
     double value;                /* as y's dtype has it, from the first byte on */
 } padding;
 
+/* Inlined with `size`, of an element, a constant. */
+static inline __attribute__((always_inline)) void repeat(size_t size, const double *value,
+                                                         int64_t n, char *to)
+{
+    for (int64_t i = 0; i < n; i++)
+        memcpy(to + (size_t)i * size, value, size);
+}
+
 static void put_value(const padding *p, int64_t start, int64_t n)
 {
     const size_t size = mn_dtype_size(p->call->out[0].dtype);
-    for (int64_t i = start; i < start + n; i++)
-        memcpy(mn_element(&p->call->out[0], i), &p->value, size);
+    if (n <= 0)
+        return;
+    char *to = mn_element(&p->call->out[0], start);
+    if (size == 2)
+        repeat(2, &p->value, n, to);
+    else if (size == 4)
+        repeat(4, &p->value, n, to);
+    else
+        repeat(size, &p->value, n, to);
 }
 
 /* Where the row starts in x; -1 if it lies outside. */
