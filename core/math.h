@@ -179,6 +179,17 @@ static inline float mn_erff(float x)
     return mn_keep_nan(x, mn_f32_from_bits(sign | result));
 }
 
+/* As mn_pick, of numbers in f64. */
+static inline double mn_pick_wide(uint32_t condition, double if_true, double if_false)
+{
+    uint64_t a, b;
+    memcpy(&a, &if_true, sizeof a);
+    memcpy(&b, &if_false, sizeof b);
+    b ^= (a ^ b) & -(uint64_t)condition;
+    memcpy(&if_false, &b, sizeof b);
+    return if_false;
+}
+
 /* log2 of |x|, with 1e300 for infinity and minus that for 0, so that products keep their signs:
  * e + log(m) / log(2) with m in [sqrt(1/2), sqrt(2)), log(m) = 2 artanh(s), s = (m - 1) / (m + 1),
  * by its power series: |s| < 0.172, so that what is left out is below 2^-44. */
@@ -201,8 +212,8 @@ static inline double mn_log2_magnitude(float x)
     p = p * square + 1.0 / 5;
     p = p * square + 1.0 / 3;
     double y = e + (s + s * square * p) * 0x1.71547652b82fep1; /* 2 / ln 2 */
-    y = magnitude > 0x7F7FFFFFU ? 1e300 : y;
-    return magnitude == 0 ? -1e300 : y;
+    y = mn_pick_wide(mn_above(magnitude, 0x7F7FFFFFU), 1e300, y);
+    return mn_pick_wide(mn_above(1, magnitude), -1e300, y);
 }
 
 /* 2^t in f64, t taken as within +-200: 2^n e^r with |r| <= ln(2) / 2, e^r by its power series,
@@ -210,8 +221,8 @@ static inline double mn_log2_magnitude(float x)
 static inline double mn_exp2_wide(double t)
 {
     const double shifter = 0x1.8p52;
-    t = t > -200 ? t : -200;
-    t = t < 200 ? t : 200;
+    t = mn_pick_wide((uint32_t)(t > -200), t, -200);
+    t = mn_pick_wide((uint32_t)(t < 200), t, 200);
     double shifted = t + shifter;
     double r = (t - (shifted - shifter)) * 0x1.62e42fefa39efp-1;
     double y = 1.0 / 3628800;

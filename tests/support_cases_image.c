@@ -120,6 +120,7 @@ const op_case mn_cases_image[] = {
          .no_tail = true),
     CASE("upsample from 1", .build = build_upsample, .inputs = {N(1, 1, 1, 2)}, .p = {13, 7, 1, 0}),
     CASE("upsample c 521", .build = build_upsample, .inputs = {N(1, 2, 1, 521)}, .p = {3, 2, 1}),
+    CASE("upsample wide", .build = build_upsample, .inputs = {N(1, 2, 71, 1)}, .p = {2, 131, 1}),
     CASE("upsample empty", .build = build_upsample, .inputs = {N(0, 2, 3, 2)}, .p = {4, 5, 1},
          .no_tail = true),
     CASE("batch norm", .build = build_batch_norm, .inputs = {BN_INPUTS(N(3, 5, 2, 7), 7)}, .p = {1},

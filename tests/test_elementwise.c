@@ -466,6 +466,24 @@ START_TEST(same_bits)
 }
 END_TEST
 
+/* Exponents that take no logarithm, for values of all sizes and the special ones. */
+START_TEST(simple_powers)
+{
+    static const double exponents[] = {-2, -1, -0.5, 0, 0.5, 1, 2, 3};
+    static const float extremes[] = {0, -0.0F, INFINITY, -INFINITY, NAN, 1, -1, FLT_MIN, FLT_MAX};
+    const mn_function_attributes f = {.function = MN_OP_pow_scalar, .a = exponents[_i]};
+    for (uint32_t i = 0; i < 100000; i++) {
+        const float x = i < 9 ? extremes[i] : mn_f32_from_bits(i * 42949U);
+        const float want = (float)pow((double)x, f.a);
+        float y;
+        mn_bodies_portable.function(1, &f, NULL, &x, &y);
+        const int64_t off = (int64_t)mn_f32_bits(want) - (int64_t)mn_f32_bits(y);
+        ck_assert_msg((isnan(want) && isnan(y)) || (off >= -2 && off <= 2), "%a ^ %g: %a, not %a",
+                      (double)x, f.a, (double)y, (double)want);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("elementwise");
@@ -485,6 +503,7 @@ int main(void)
     tcase_add_test(tests, third_derivative);
     tcase_add_loop_test(tests, bent_lines, 0, 4);
     tcase_add_loop_test(tests, same_bits, 0, sizeof ids / sizeof *ids);
+    tcase_add_loop_test(tests, simple_powers, 0, 8);
     suite_add_tcase(suite, tests);
     return mn_test_run(suite, CK_FORK_GETENV);
 }

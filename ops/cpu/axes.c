@@ -16,26 +16,36 @@ typedef struct axes {
     bool fold;
 } axes;
 
+#define LEAVES     16 /* of one result that the threads share, which is folded */
+#define FEW_GROUPS 8  /* too few to keep all threads busy */
+
 /* Results from `first` on, `lines` of them (one, if folded), made in `lanes` lanes. */
 typedef struct group {
     const axes *axes;
     int64_t first, lines, lanes;
     int64_t start; /* in x */
+    bool alone;    /* the call's threads share its rows */
     double sum[MN_BLOCK], mean[MN_BLOCK];
     float y[MN_BLOCK], g[MN_BLOCK]; /* largest elements, or y and g of backward */
 } group;
 
 typedef void (*visit_fn)(group *g, int64_t start, int64_t n);
 
-static void each_row(group *g, visit_fn visit)
+static int64_t width_of(const group *g)
+{
+    return g->axes->fold ? g->axes->width : g->lines;
+}
+
+/* Pieces of rows from begin to end, numbered row by row. */
+static void visit_pieces(group *g, visit_fn visit, int64_t begin, int64_t end)
 {
     const axes *a = g->axes;
-    const int64_t width = a->fold ? a->width : g->lines;
-    for (int64_t j = 0; j < a->repeats; j++) {
+    const int64_t width = width_of(g), pieces = mn_ceil_div(width, MN_BLOCK);
+    for (int64_t k = begin; k < end; k++) {
+        const int64_t row = k / pieces, i = k % pieces * MN_BLOCK;
         const int64_t start =
-            g->start + mn_offset(j, a->reduced.ndim, a->reduced.shape, a->reduced.step);
-        for (int64_t i = 0; i < width; i += MN_BLOCK)
-            visit(g, start + i, mn_min(MN_BLOCK, width - i));
+            g->start + mn_offset(row, a->reduced.ndim, a->reduced.shape, a->reduced.step);
+        visit(g, start + i, mn_min(MN_BLOCK, width - i));
     }
 }
 
@@ -45,14 +55,88 @@ static void set_lanes(group *g, float *lane, float value)
         lane[i] = value;
 }
 
-/* Folds the sums, so that every lane holds them all. */
-static void fold_sums(group *g)
+/* Folds the sums, so that every lane holds them all, and returns that. */
+static double fold_sums(group *g)
 {
     double total = 0;
     for (int64_t i = 0; i < g->lanes; i++)
         total += g->sum[i];
     for (int64_t i = 0; i < g->lanes && g->axes->fold; i++)
         g->sum[i] = total;
+    return total;
+}
+
+static const float *load_row(group *g, int64_t start, int64_t n, float *scratch)
+{
+    return mn_row_load(g->axes->call, g->axes->x, start, n, scratch);
+}
+
+/* Largest or, of amin, smallest elements; of norm, largest |x|. */
+typedef void (*extreme_body)(size_t n, const float *x, float *y);
+
+static extreme_body extreme_of(const group *g)
+{
+    const mn_bodies *bodies = mn_bodies_of(g->axes->call);
+    return g->axes->call->op == &mn_ops[MN_OP_amin] ? bodies->min : bodies->max;
+}
+
+static void visit_extreme(group *g, int64_t start, int64_t n)
+{
+    float row[MN_BLOCK], size[MN_BLOCK];
+    const float *x = load_row(g, start, n, row);
+    for (int64_t i = 0; i < n && g->axes->p > 0; i++)
+        size[i] = fabsf(x[i]);
+    extreme_of(g)((size_t)n, g->axes->p > 0 ? size : x, g->y);
+}
+
+static void fold_extremes(group *g)
+{
+    for (int64_t n = g->lanes, half; n > 1 && g->axes->fold; n = half) {
+        half = (n + 1) / 2;
+        extreme_of(g)((size_t)(n - half), g->y + half, g->y);
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+typedef struct leaves {
+    const group *group;
+    visit_fn visit;
+    int64_t pieces, each;
+    double sum[LEAVES];
+    float y[LEAVES];
+} leaves;
+
+/* A leaf has lanes of its own, folded at its end. */
+static void run_leaf(void *arg, int64_t index, int slot)
+{
+    leaves *l = arg;
+    const int64_t begin = index * l->each;
+    group g = *l->group;
+    (void)slot;
+    visit_pieces(&g, l->visit, begin, mn_min(begin + l->each, l->pieces));
+    if (l->visit == visit_extreme)
+        fold_extremes(&g);
+    l->y[index] = g.y[0];
+    l->sum[index] = fold_sums(&g);
+}
+
+/* Adds all rows to the group's lanes: sums, or extremes if those are visited. */
+static void each_row(group *g, visit_fn visit)
+{
+    const int64_t pieces = g->axes->repeats * mn_ceil_div(width_of(g), MN_BLOCK);
+    if (!g->alone) {
+        visit_pieces(g, visit, 0, pieces);
+        return;
+    }
+    leaves l = {.group = g, .visit = visit, .pieces = pieces, .each = mn_ceil_div(pieces, LEAVES)};
+    const int64_t count = mn_ceil_div(pieces, l.each);
+    mn_call_parallel(g->axes->call, count, run_leaf, &l);
+    for (int64_t i = 0; i < count; i++) {
+        if (visit == visit_extreme)
+            extreme_of(g)(1, &l.y[i], g->y);
+        g->sum[0] += l.sum[i];
+    }
 }
 
 static void store(group *g, const mn_view *view, const float *lane)
@@ -99,13 +183,14 @@ static axes axes_of(const mn_call *call, const mn_view *x)
 typedef struct task {
     axes axes;
     void (*run)(group *g);
+    bool alone; /* one group after the other, each shared by the threads */
 } task;
 
 static void run_groups(const void *arg, int64_t begin, int64_t end)
 {
     const task *t = arg;
     const axes *a = &t->axes;
-    group g = {.axes = a};
+    group g = {.axes = a, .alone = t->alone};
     for (g.first = begin; g.first < end; g.first += g.lines) {
         const int64_t column = a->fold ? 0 : g.first % a->width;
         const int64_t row = a->fold ? g.first : g.first / a->width;
@@ -120,36 +205,18 @@ static void run(const mn_call *call, const mn_view *x, const mn_view *y, void (*
 {
     if (y->numel == 0)
         return;
-    const task t = {axes_of(call, x), work};
+    task t = {axes_of(call, x), work, false};
     const int64_t each = mn_max(1, x->numel / y->numel);
+    t.alone = t.axes.fold && y->numel < FEW_GROUPS && each >= 2 * MN_CHUNK;
+    if (t.alone) {
+        run_groups(&t, 0, y->numel);
+        return;
+    }
     /* Rows of neighbouring results must not become too short. */
     mn_run_ranges(call, y->numel, mn_max(t.axes.fold ? 1 : 64, MN_CHUNK / each), run_groups, &t);
 }
 
 /* ---- extremes -------------------------------------------------------------------------------- */
-
-static const float *load_row(group *g, int64_t start, int64_t n, float *scratch)
-{
-    return mn_row_load(g->axes->call, g->axes->x, start, n, scratch);
-}
-
-/* Largest or, of amin, smallest elements; of norm, largest |x|. */
-typedef void (*extreme_body)(size_t n, const float *x, float *y);
-
-static extreme_body extreme_of(const group *g)
-{
-    const mn_bodies *bodies = mn_bodies_of(g->axes->call);
-    return g->axes->call->op == &mn_ops[MN_OP_amin] ? bodies->min : bodies->max;
-}
-
-static void visit_extreme(group *g, int64_t start, int64_t n)
-{
-    float row[MN_BLOCK], size[MN_BLOCK];
-    const float *x = load_row(g, start, n, row);
-    for (int64_t i = 0; i < n && g->axes->p > 0; i++)
-        size[i] = fabsf(x[i]);
-    extreme_of(g)((size_t)n, g->axes->p > 0 ? size : x, g->y);
-}
 
 static void find_extreme(group *g)
 {
@@ -157,10 +224,7 @@ static void find_extreme(group *g)
     const float worst = id == MN_OP_amin ? INFINITY : -INFINITY;
     set_lanes(g, g->y, id == MN_OP_norm ? 0 : worst);
     each_row(g, visit_extreme);
-    for (int64_t n = g->lanes, half; n > 1 && g->axes->fold; n = half) {
-        half = (n + 1) / 2;
-        extreme_of(g)((size_t)(n - half), g->y + half, g->y);
-    }
+    fold_extremes(g);
     store(g, &g->axes->call->out[0], g->y);
 }
 

@@ -53,11 +53,9 @@ static inline float function_value(int64_t function, float x, float a, float b)
         return x * normal_below(x);
     case MN_OP_leaky_relu:
         return either(x <= 0.0F, a * x, x);
-    case MN_OP_clamp:
+    default: /* clamp */
         x = either(x < a, a, x);
         return either(x > b, b, x);
-    default: /* pow_scalar */
-        return mn_powf(x, a);
     }
 }
 
@@ -90,15 +88,13 @@ static inline float function_first(int64_t function, float g, float s, float a, 
         return g * (normal_below(s) + s * normal_density(s));
     case MN_OP_leaky_relu:
         return either(s <= 0.0F, a * g, g);
-    case MN_OP_clamp:
+    default: /* clamp */
         return either((s < a) | (s > b), 0.0F, g);
-    default: /* pow_scalar */
-        return either(a == 0.0F, 0.0F, g * (a * mn_powf(s, a - 1.0F)));
     }
 }
 
 /* g times the derivative in s of the first derivative. */
-static inline float function_second(int64_t function, float g, float s, float a)
+static inline float function_second(int64_t function, float g, float s)
 {
     float p;
     switch (function) {
@@ -119,9 +115,6 @@ static inline float function_second(int64_t function, float g, float s, float a)
         return g * (p * mn_sigmoidf(-s) * (2.0F + s * (1.0F - 2.0F * p)));
     case MN_OP_gelu:
         return g * (normal_density(s) * (2.0F - s * s));
-    case MN_OP_pow_scalar:
-        p = a * (a - 1.0F);
-        return either(p == 0.0F, 0.0F, g * (p * mn_powf(s, a - 2.0F)));
     default: /* bent lines */
         return 0.0F;
     }
@@ -142,8 +135,77 @@ static inline __attribute__((always_inline)) void map(size_t n, int64_t function
             y[i] = function_first(function, g[i], s[i], a, b);
     } else if (MN_ORDERS > 1) {
         for (size_t i = 0; i < n; i++)
-            y[i] = function_second(function, g[i], s[i], a);
+            y[i] = function_second(function, g[i], s[i]);
     }
+}
+
+/* As powf has it: the root of -0 is 0, that of -infinity is infinity. */
+static inline float root(float x)
+{
+    return either(x == -INFINITY, INFINITY, sqrtf(x + 0.0F));
+}
+
+/* Inlined with twice the exponent a constant. */
+static inline __attribute__((always_inline)) float half_power(int twice, float x)
+{
+    const float inverse = 1.0F / x;
+    switch (twice) {
+    case -4:
+        return inverse * inverse;
+    case -2:
+        return inverse;
+    case -1:
+        return 1.0F / root(x);
+    case 1:
+        return root(x);
+    case 2:
+        return x;
+    case 4:
+        return x * x;
+    default: /* 6 */
+        return x * x * x;
+    }
+}
+
+static inline __attribute__((always_inline)) void
+map_power(size_t n, int twice, const float *restrict x, float *restrict y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = half_power(twice, x[i]);
+}
+
+/* x^exponent; those that are met often, as their derivatives are, take no logarithm. */
+static void raise_to(size_t n, float exponent, const float *restrict x, float *restrict y)
+{
+    if (exponent == -2.0F)
+        map_power(n, -4, x, y);
+    else if (exponent == -1.0F)
+        map_power(n, -2, x, y);
+    else if (exponent == -0.5F)
+        map_power(n, -1, x, y);
+    else if (exponent == 0.5F)
+        map_power(n, 1, x, y);
+    else if (exponent == 1.0F)
+        map_power(n, 2, x, y);
+    else if (exponent == 2.0F)
+        map_power(n, 4, x, y);
+    else if (exponent == 3.0F)
+        map_power(n, 6, x, y);
+    else
+        for (size_t i = 0; i < n; i++)
+            y[i] = mn_powf(x[i], exponent);
+}
+
+/* pow_scalar and its derivatives of any order. */
+static void power(size_t n, const mn_function_attributes *f, const float *restrict g,
+                  const float *restrict s, float *restrict y)
+{
+    float factor = 1.0F, exponent = (float)f->a;
+    for (int64_t k = 0; k < f->order; k++)
+        factor *= exponent--;
+    raise_to(n, exponent, s, y);
+    for (size_t i = 0; i < n && f->order > 0; i++)
+        y[i] = either(factor == 0.0F, 0.0F, g[i] * (factor * y[i]));
 }
 
 static void body_function(size_t n, const mn_function_attributes *f, const float *g, const float *s,
@@ -191,7 +253,7 @@ static void body_function(size_t n, const mn_function_attributes *f, const float
         map(n, MN_OP_clamp, f, g, s, y);
         break;
     default:
-        map(n, MN_OP_pow_scalar, f, g, s, y);
+        power(n, f, g, s, y);
     }
 }
 

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#define SHORT_ROW 64 /* too short to be a call of its own */
+
 typedef struct broadcast {
     const mn_call *call;
     const mn_view *x[2], *y;
@@ -61,6 +63,42 @@ static void run_rows(const void *arg, int64_t begin, int64_t end)
     }
 }
 
+/* n elements of operand k for the results from `at` on, across its rows. */
+static const float *load_across(const broadcast *b, int k, int64_t at, int64_t n, float *row)
+{
+    const mn_walk *w = &b->walk;
+    const int last = w->ndim - 1;
+    if (b->x[k]->numel == b->y->numel)
+        return mn_row_load(b->call, b->x[k], at, n, row);
+    int64_t line = at / w->shape[last], column = at % w->shape[last];
+    for (int64_t i = 0, count; i < n; i += count, column = 0, line++) {
+        const int64_t step = w->step[k][last];
+        const int64_t start = mn_offset(line, last, w->shape, w->step[k]) + column * step;
+        float scratch[SHORT_ROW];
+        count = mn_min(w->shape[last] - column, n - i);
+        const float *from = mn_row_load(b->call, b->x[k], start, step ? count : 1, scratch);
+        for (int64_t j = 0; j < count; j++)
+            row[i + j] = from[j * step];
+    }
+    return row;
+}
+
+static void run_short_rows(const void *arg, int64_t begin, int64_t end)
+{
+    const broadcast *b = arg;
+    float row[2][MN_BLOCK], result[MN_BLOCK];
+    for (int64_t i = begin; i < end; i += MN_BLOCK) {
+        const int64_t n = mn_min(MN_BLOCK, end - i);
+        const float *first = load_across(b, 0, i, n, row[0]);
+        float *to = mn_row_place(b->y, i, result);
+        if (b->both)
+            apply(b, n, first, load_across(b, 1, i, n, row[1]), to);
+        else
+            b->scalar((size_t)n, first, b->factor, to);
+        mn_row_store(b->call, b->y, i, n, to);
+    }
+}
+
 /* Whether operand k is one short row, repeated, against a whole tensor. */
 static bool is_repeated_row(const mn_walk *walk, int k)
 {
@@ -101,7 +139,8 @@ static void run(broadcast b)
         b.walk = mn_walk_make(b.y, b.x[0], b.x[1]);
     }
     if (!is_repeated_row(&b.walk, 1)) {
-        mn_run_ranges(b.call, b.y->numel, MN_CHUNK, run_rows, &b);
+        const bool is_short = last > 0 && b.walk.shape[last] <= SHORT_ROW;
+        mn_run_ranges(b.call, b.y->numel, MN_CHUNK, is_short ? run_short_rows : run_rows, &b);
         return;
     }
     const int64_t period = b.walk.shape[last];
@@ -154,8 +193,11 @@ static inline __attribute__((always_inline)) void
 select(size_t size, int64_t n, const char *const x[3], const int64_t step[3], char *y)
 {
     for (int64_t i = 0; i < n; i++) {
-        const int k = x[0][i * step[0]] ? 1 : 2;
-        memcpy(y + (size_t)i * size, x[k] + (size_t)(i * step[k]) * size, size);
+        uint64_t a = 0, b = 0;
+        memcpy(&a, x[1] + (size_t)(i * step[1]) * size, size);
+        memcpy(&b, x[2] + (size_t)(i * step[2]) * size, size);
+        const uint64_t chosen = b ^ ((a ^ b) & -(uint64_t)(x[0][i * step[0]] != 0)); /* no jump */
+        memcpy(y + (size_t)i * size, &chosen, size);
     }
 }
 

@@ -59,6 +59,7 @@ static norm norm_of(const mn_call *call, const mn_view *x, const mn_view *g)
     m.groups = mn_max(1, mn_min(m.is.groups, LANES / mn_max(1, m.is.size)));
     m.items = mn_ceil_div(m.is.groups, m.groups);
     m.side = m.items == 1 && m.channels > 0 ? mn_max(1, LANES / m.channels) : 1;
+    m.side = mn_max(1, mn_min(m.side, m.is.positions));
     m.count = (double)(m.is.positions * m.is.size);
     return m;
 }
@@ -91,7 +92,8 @@ static void set_all(float *table, int64_t n, float value)
 /* A value per group, for every lane. */
 static void spread(const norm *m, const item *t, const float *values, float *table)
 {
-    const int64_t size = t->groups == 1 ? LANES : m->is.size, rows = m->side * t->groups;
+    const int64_t size = t->groups == 1 ? mn_min(LANES, m->side * t->width) : m->is.size;
+    const int64_t rows = m->side * t->groups;
     for (int64_t i = 0; i < (t->groups == 1 ? 1 : rows); i++)
         set_all(table + i * size, size, values[i % t->groups]);
 }
@@ -102,7 +104,7 @@ static void repeat(const norm *m, const item *t, const float *parameter, int64_t
 {
     const int64_t width = mn_min(LANES, t->width - c);
     if (!parameter)
-        set_all(table, LANES, missing);
+        set_all(table, m->side * width, missing);
     for (int64_t i = 0; parameter && i < m->side; i++)
         memcpy(table + i * width, parameter + t->channel + c, (size_t)width * sizeof *table);
 }

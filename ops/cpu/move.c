@@ -20,11 +20,26 @@ typedef struct padding {
     double value;                /* as y's dtype has it, from the first byte on */
 } padding;
 
+/* Inlined with `size`, of an element, a constant. */
+static inline __attribute__((always_inline)) void repeat(size_t size, const double *value,
+                                                         int64_t n, char *to)
+{
+    for (int64_t i = 0; i < n; i++)
+        memcpy(to + (size_t)i * size, value, size);
+}
+
 static void put_value(const padding *p, int64_t start, int64_t n)
 {
     const size_t size = mn_dtype_size(p->call->out[0].dtype);
-    for (int64_t i = start; i < start + n; i++)
-        memcpy(mn_element(&p->call->out[0], i), &p->value, size);
+    if (n <= 0)
+        return;
+    char *to = mn_element(&p->call->out[0], start);
+    if (size == 2)
+        repeat(2, &p->value, n, to);
+    else if (size == 4)
+        repeat(4, &p->value, n, to);
+    else
+        repeat(size, &p->value, n, to);
 }
 
 /* Where the row starts in x; -1 if it lies outside. */
@@ -117,6 +132,11 @@ typedef struct indexing {
     float *sums;                /* scatter_add: y, or y in f32 */
 } indexing;
 
+static bool is_within(const indexing *x, int64_t index)
+{
+    return index >= 0 && index < x->extent;
+}
+
 /* The first index out of range becomes the call's fault, whatever the number of threads. */
 static indexing indexing_of(const mn_call *call, const mn_view *index)
 {
@@ -125,30 +145,48 @@ static indexing indexing_of(const mn_call *call, const mn_view *index)
     const int64_t *indices = index->data;
     indexing x = {call, index, a->axis, split.size, split.inner, {0}, NULL};
     mn_gather_steps(&call->in[0], index, a->axis, x.steps);
-    for (int64_t i = 0; i < index->numel && mn_index_check(call, indices[i], split.size); i++) {
-    }
+    int64_t sound = 0;
+    while (sound < index->numel && is_within(&x, indices[sound]))
+        sound++;
+    if (sound < index->numel)
+        mn_index_check(call, indices[sound], split.size);
     return x;
 }
 
-/* Where element i of the index points to; -1: nowhere. */
-static int64_t target(const indexing *x, int64_t i)
+/* Where element i of the index points to if it holds 0. */
+static int64_t origin(const indexing *x, int64_t i)
 {
-    const int64_t at = ((const int64_t *)x->index->data)[i];
-    if (at < 0 || at >= x->extent)
-        return -1;
-    return mn_offset(i, x->index->ndim, x->index->shape, x->steps) + at * x->step;
+    return mn_offset(i, x->index->ndim, x->index->shape, x->steps);
+}
+
+/* n elements of a row of the index from i on; inlined with `size`, of an element, a constant. */
+static inline __attribute__((always_inline)) void pick(size_t size, const indexing *x, int64_t i,
+                                                       int64_t n)
+{
+    const int64_t *index = (const int64_t *)x->index->data + i;
+    const int64_t start = origin(x, i), step = x->steps[x->index->ndim - 1];
+    const char *from = x->call->in[0].data;
+    char *to = mn_element(&x->call->out[0], i);
+    for (int64_t j = 0; j < n; j++, to += size)
+        if (is_within(x, index[j]))
+            memcpy(to, from + (size_t)(start + j * step + index[j] * x->step) * size, size);
+        else
+            memset(to, 0, size);
 }
 
 static void run_gather(const void *arg, int64_t begin, int64_t end)
 {
     const indexing *x = arg;
-    const mn_view *y = &x->call->out[0];
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t from = target(x, i);
-        if (from < 0)
-            memset(mn_element(y, i), 0, mn_dtype_size(y->dtype));
+    const size_t size = mn_dtype_size(x->call->out[0].dtype);
+    const int64_t length = x->index->shape[x->index->ndim - 1];
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = mn_min(length - i % length, end - i);
+        if (size == 2)
+            pick(2, x, i, n);
+        else if (size == 4)
+            pick(4, x, i, n);
         else
-            copy_elements(y, i, &x->call->in[0], from, 1);
+            pick(size, x, i, n);
     }
 }
 
@@ -171,13 +209,17 @@ static void run_scatter(const void *arg, int64_t begin, int64_t end)
 {
     const indexing *x = arg;
     const mn_split split = mn_split_at(x->index, x->axis);
-    float scratch;
+    const int64_t *index = x->index->data, width = split.inner == 1 ? MN_BLOCK : 1;
+    float scratch[MN_BLOCK];
     for (int64_t line = begin; line < end; line++) {
         int64_t i = line / split.inner * split.size * split.inner + line % split.inner;
-        for (int64_t j = 0; j < split.size; j++, i += split.inner) {
-            const int64_t to = target(x, i);
-            if (to >= 0)
-                x->sums[to] += *mn_row_load(x->call, &x->call->in[1], i, 1, &scratch);
+        float *sums = x->sums + origin(x, i);
+        for (int64_t j = 0; j < split.size; j += width, i += width * split.inner) {
+            const int64_t n = mn_min(width, split.size - j);
+            const float *row = mn_row_load(x->call, &x->call->in[1], i, n, scratch);
+            for (int64_t k = 0; k < n; k++)
+                if (is_within(x, index[i + k]))
+                    sums[index[i + k] * x->step] += row[k];
         }
     }
 }

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-#define STRIP 256 /* channels at once */
+#define STRIP   256 /* channels at once */
+#define COLUMNS 64  /* of y at once */
 
 typedef struct resize {
     const mn_call *call;
@@ -43,21 +44,31 @@ static void mix_pixel(const resize *l, int64_t row, const mn_taps *rows, const m
         }
 }
 
+/* n pixels of a row from column q on. */
+static void mix_row(const resize *l, int64_t row, const mn_taps *columns, int64_t q, int64_t n)
+{
+    const mn_taps rows = mn_resize_taps(l->a, 0, l->H, row % l->P);
+    float result[STRIP];
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t c = 0; c < l->C; c += STRIP) {
+            const int64_t at = (row * l->Q + q + i) * l->C + c, width = mn_min(STRIP, l->C - c);
+            float *y = mn_row_place(l->y, at, result);
+            mix_pixel(l, row / l->P * l->H, &rows, &columns[i], c, width, y);
+            mn_row_store(l->call, l->y, at, width, y);
+        }
+}
+
 /* Rows of all images of y, numbered. */
 static void run_rows(const void *arg, int64_t begin, int64_t end)
 {
     const resize *l = arg;
-    float result[STRIP];
-    for (int64_t i = begin * l->Q; i < end * l->Q; i++) {
-        const int64_t row = i / l->Q;
-        const mn_taps rows = mn_resize_taps(l->a, 0, l->H, row % l->P);
-        const mn_taps columns = mn_resize_taps(l->a, 1, l->W, i % l->Q);
-        for (int64_t c = 0; c < l->C; c += STRIP) {
-            const int64_t n = mn_min(STRIP, l->C - c);
-            float *y = mn_row_place(l->y, i * l->C + c, result);
-            mix_pixel(l, row / l->P * l->H, &rows, &columns, c, n, y);
-            mn_row_store(l->call, l->y, i * l->C + c, n, y);
-        }
+    mn_taps columns[COLUMNS];
+    for (int64_t q = 0; q < l->Q; q += COLUMNS) {
+        const int64_t n = mn_min(COLUMNS, l->Q - q);
+        for (int64_t i = 0; i < n; i++)
+            columns[i] = mn_resize_taps(l->a, 1, l->W, q + i);
+        for (int64_t row = begin; row < end; row++)
+            mix_row(l, row, columns, q, n);
     }
 }
 

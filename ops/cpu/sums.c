@@ -10,6 +10,7 @@
 #define TERMS      1024 /* most f32 terms in a lane */
 #define PARTIALS   2048 /* sums of all leaves of a strip of channels */
 #define LEAVES     64
+#define SHORT_LINE 64
 #define MANY_TASKS 32 /* enough matrices and strips to keep all threads busy without leaves */
 
 /* A strip of channels of one matrix, or a leaf of it. */
@@ -161,6 +162,23 @@ static void run_strips(const void *arg, int64_t begin, int64_t end)
     }
 }
 
+/* Rows of one channel, so few that lanes would not pay; the matrices lie one after the other. */
+static void run_short_lines(const void *arg, int64_t begin, int64_t end)
+{
+    const mn_sums *sums = arg;
+    const int64_t lines = MN_BLOCK / sums->rows;
+    float scratch[MN_BLOCK];
+    for (int64_t i = begin; i < end; i += lines) {
+        const int64_t count = mn_min(lines, end - i), n = count * sums->rows;
+        const float *x = mn_row_load(sums->call, sums->x, i * sums->rows, n, scratch);
+        double sum[MN_BLOCK] = {0};
+        for (int64_t j = 0; j < count; j++)
+            for (int64_t r = 0; r < sums->rows; r++)
+                sum[j] += (double)x[j * sums->rows + r];
+        sums->finish(sums->arg, i, count, sum, sum);
+    }
+}
+
 /* One strip, cut into leaves of `rows` rows. */
 typedef struct leaves {
     const mn_sums *sums;
@@ -199,6 +217,11 @@ void mn_run_sums(const mn_sums *sums)
         return;
     const int64_t tasks = axes_count(&sums->kept) * strips_of(sums);
     const int64_t width = mn_min(LANES, sums->channels);
+    if (sums->term == MN_TERM_X && sums->channels == 1 && sums->rows > 0 &&
+        sums->rows <= SHORT_LINE && sums->summed.ndim == 0) {
+        mn_run_ranges(sums->call, tasks, MN_CHUNK / sums->rows, run_short_lines, sums);
+        return;
+    }
     const int64_t work = mn_max(1, sums->rows * width);
     const int64_t most = mn_min(LEAVES, PARTIALS / width);
     const int64_t count = mn_min(mn_min(work / MN_CHUNK, most), sums->rows);
