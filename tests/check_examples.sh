@@ -28,6 +28,25 @@ prints "step 20: loss" "$build/example_gradient_penalty"
 prints "gradient agrees; y[2] = 13.5" "$build/example_custom_op"
 prints "the kept model is ready: 23 tensors" "$build/example_train_in_app"
 
+# ---- docs/numerics.md: "$ build/PROGRAM", then lines that it prints, all indented by 4 -----------
+
+quoted=0
+while IFS= read -r line; do
+    if [[ $line == "$ build/"* ]]; then
+        command=$(sed "s|build/|'$build'/|" <<<"${line#$ }")
+        output=$(bash -o pipefail -c "$command" 2>&1) || fail "$line: status $?: $output"
+    else
+        grep -qxF -e "$line" <<<"$output" || fail "docs/numerics.md: $line: is not in: $output"
+        quoted=$((quoted + 1))
+    fi
+done < <(sed -n 's/^    //p' "$source/docs/numerics.md")
+[ "$quoted" -gt 40 ] || fail "docs/numerics.md: only $quoted lines are quoted"
+for program in bits sums loss_scaling overflow swallowed_updates clip_after_unscale; do
+    grep -q "^    \$ build/example_$program" "$source/docs/numerics.md" ||
+        fail "docs/numerics.md says nothing of examples/$program.c"
+done
+! "$build/example_bits" 1.5x >/dev/null 2>&1 || fail "example_bits takes 1.5x for a number"
+
 # ---- README.md ------------------------------------------------------------------------------
 
 sed -n '/^```c$/,/^```$/{/^```/d;p}' "$source/README.md" | cmp - "$source/examples/first.c" ||
