@@ -222,14 +222,16 @@ static mn_bench_result bench(mn_dtype amp)
     return result;
 }
 
-/* Both work on f32 inside, so that bf16 cannot be slower by much. Fastest steps, best of three: the
- * machine may be busy. */
+/* Both work on f32 inside, so that bf16 cannot be slower by much. Fastest steps of up to five
+ * tries: the machine may be busy. */
 START_TEST(R58_bf16_is_not_slow)
 {
-    double ratio = (double)INFINITY;
-    for (int i = 0; i < 3 && ratio > 2; i++)
-        ratio = fmin(ratio, bench(MN_BF16).step_ms_min / bench(MN_F32).step_ms_min);
-    ck_assert_double_le(ratio, 2);
+    double f32 = (double)INFINITY, low = (double)INFINITY;
+    for (int i = 0; i == 0 || (i < 5 && low > 2 * f32); i++) {
+        f32 = fmin(f32, bench(MN_F32).step_ms_min);
+        low = fmin(low, bench(MN_BF16).step_ms_min);
+    }
+    ck_assert_double_le(low, 2 * f32);
 }
 END_TEST
 
