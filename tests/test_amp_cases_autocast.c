@@ -254,6 +254,7 @@ START_TEST(R40_tensors_of_two_devices)
     mn_check_expect(ctx, MN_ERR_ARGUMENT,
                     "linear: argument 2 belongs to another context, on cpu, not cpu-deferred");
     mn_autocast_end(ctx);
+    ck_assert_uint_eq(mn_op_calls(cpu, MN_OP_cast), 0); /* the other context is left alone */
     mn_release(w);
     mn_check_done(cpu);
     mn_check_done(ctx);
