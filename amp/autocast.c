@@ -129,15 +129,16 @@ static mn_cast_rule rule_of(const mn_context *context, const mn_op *op)
     return op->rule[context->device->type];
 }
 
-/* Inputs written in place are left alone: a cast of them would be written instead. */
+/* Inputs written in place are left alone: a cast of them would be written instead. So are those of
+ * another context, which dispatch refuses. */
 static mn_status cast_all(mn_context *context, const mn_op *op, mn_tensor **inputs, int count,
                           mn_dtype dtype)
 {
     for (int i = 0; i < count; i++) {
         bool mutated = op->mutates >> i & 1u;
-        if (mutated || !is_eligible(inputs[i]) || inputs[i]->dtype == dtype)
+        if (mutated || !is_eligible(inputs[i]) || inputs[i]->dtype == dtype ||
+            inputs[i]->context != context)
             continue;
-        MN_TRY(mn_tensor_check(context, inputs[i], op->name));
         inputs[i] = cast(inputs[i], dtype);
         if (!inputs[i])
             return context->error.status;

@@ -541,9 +541,10 @@ MN_API mn_tensor *mn_l1_loss(mn_tensor *x, mn_tensor *target, mn_reduction reduc
 MN_API mn_tensor *mn_huber_loss(mn_tensor *x, mn_tensor *target, double delta,
                                 mn_reduction reduction);
 /* -t log p - (1 - t) log(1 - p) with p = sigmoid(x), worked out without overflow or cancellation,
- * and with p given. No gradient flows to the target. As PyTorch's: the logarithms of a given p are
- * at least -100, and a p outside of [0, 1] is MN_ERR_ARGUMENT when the work has run. Gradients in p
- * exceed what 16 bit holds, so mn_binary_cross_entropy refuses to run in an autocast region. */
+ * and with p given. An infinite x costs 0 where it is right, with t 1 or 0 (NaN in PyTorch). No
+ * gradient flows to the target. As PyTorch's: the logarithms of a given p are at least -100, and a
+ * p outside of [0, 1] is MN_ERR_ARGUMENT when the work has run. Gradients in p exceed what 16 bit
+ * holds, so mn_binary_cross_entropy refuses to run in an autocast region. */
 MN_API mn_tensor *mn_binary_cross_entropy_with_logits(mn_tensor *x, mn_tensor *target,
                                                       mn_reduction reduction);
 MN_API mn_tensor *mn_binary_cross_entropy(mn_tensor *p, mn_tensor *target, mn_reduction reduction);

@@ -80,8 +80,9 @@ static mn_status check_inputs(mn_context *context, const mn_op *op, mn_tensor *c
         if (!inputs[i] && required)
             return mn_fail(context, MN_ERR_ARGUMENT, "%s: argument %d is NULL", op->name, i + 1);
         if (inputs[i] && inputs[i]->context != context)
-            return mn_fail(context, MN_ERR_ARGUMENT, "%s: argument %d belongs to another context",
-                           op->name, i + 1);
+            return mn_fail(context, MN_ERR_ARGUMENT,
+                           "%s: argument %d belongs to another context, on %s, not %s", op->name,
+                           i + 1, inputs[i]->context->device->name, context->device->name);
     }
     for (int i = 0; i < count; i++) {
         for (int j = 0; j < count && inputs[i] && op->mutates >> i & 1u; j++) {

@@ -1,6 +1,5 @@
 /* Grad scaler: saving and loading, setters, options, and the disabled scaler; states of optimizers
- * of other kinds. Names with r<number> are cases of faults that users of other frameworks have met.
- */
+ * of other kinds. The numbered cases of it are in test_amp_cases_steps.c. */
 #include "amp/amp.h"
 #include "tests/support_training.h"
 #include "tests/support_suite.h"
@@ -8,58 +7,6 @@
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
-
-/* ---- E: state -------------------------------------------------------------------------------- */
-
-START_TEST(test_r28_tracker_is_saved)
-{
-    mn_grad_scaler_options options = mn_grad_scaler_options_default();
-    options.growth_interval = 4;
-    options.init_scale = 64;
-    mn_check_run r = mn_check_run_open(mn_check_devices[_i], &options);
-    for (int i = 0; i < 3; i++)
-        mn_check_whole_step(&r, 1);
-    mn_state_dict *dict = mn_state_dict_create(r.ctx);
-    ck_assert_int_eq(mn_grad_scaler_save_state(r.scaler, dict), MN_OK);
-    mn_state_entry entry;
-    ck_assert(mn_state_dict_find(dict, "scaler.scale", &entry));
-    ck_assert_int_eq(entry.dtype, MN_F32);
-    mn_grad_scaler_free(r.scaler);
-    r.scaler = mn_grad_scaler_create(r.ctx, NULL);
-    ck_assert_int_eq(mn_grad_scaler_load(r.scaler, dict, false), MN_OK);
-    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 65536);
-    ck_assert_int_eq(mn_grad_scaler_load_state(r.scaler, dict), MN_OK);
-    ck_assert_int_eq(mn_check_stats_of(r.scaler).updates, 3);
-    ck_assert_int_eq(mn_check_stats_of(r.scaler).growth_tracker, 3);
-    mn_check_whole_step(&r, 1);
-    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 128);
-    mn_state_dict *empty = mn_state_dict_create(r.ctx);
-    ck_assert_int_eq(mn_grad_scaler_load_state(r.scaler, empty), MN_OK);
-    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 128);
-    float scale = 32;
-    mn_state_entry half = {"scaler.scale", MN_F32, 0, NULL, &scale, sizeof scale};
-    mn_state_dict_put(empty, &half);
-    mn_grad_scaler_load_state(r.scaler, empty);
-    mn_check_expect(r.ctx, MN_ERR_MISMATCH, "scaler.growth_factor");
-    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 128);
-    mn_state_dict_free(dict);
-    mn_state_dict_free(empty);
-    mn_check_run_close(&r);
-}
-END_TEST
-
-START_TEST(test_r31_lowered_interval)
-{
-    mn_check_run r = mn_check_run_scale("cpu", 64);
-    for (int i = 0; i < 50; i++)
-        mn_check_whole_step(&r, 0);
-    ck_assert_int_eq(mn_grad_scaler_set_growth_interval(r.scaler, 10), MN_OK);
-    mn_check_whole_step(&r, 0);
-    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 128);
-    ck_assert_int_eq(mn_check_stats_of(r.scaler).growth_tracker, 0);
-    mn_check_run_close(&r);
-}
-END_TEST
 
 START_TEST(test_setters)
 {
@@ -264,8 +211,6 @@ static Suite *make_suite(void)
     Suite *suite = suite_create("amp state");
     TCase *tc = tcase_create("grad scaler");
     tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, test_r28_tracker_is_saved, 0, 2);
-    tcase_add_test(tc, test_r31_lowered_interval);
     tcase_add_loop_test(tc, test_setters, 0, 2);
     tcase_add_test(tc, test_options);
     tcase_add_loop_test(tc, test_disabled, 0, 2);

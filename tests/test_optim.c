@@ -201,7 +201,7 @@ END_TEST
 
 /* ---- clipping -------------------------------------------------------------------------------- */
 
-START_TEST(test_r15_clip)
+START_TEST(test_clip_norm)
 {
     mn_context *ctx = mn_check_context(mn_check_devices[_i]);
     const double three[1] = {3}, four[1] = {4};
@@ -564,7 +564,7 @@ static Suite *make_suite(void)
     tcase_add_test(tc, test_ownership);
     tcase_add_loop_test(tc, test_cosine, 0, 2);
     tcase_add_test(tc, test_without_zero_grad);
-    tcase_add_loop_test(tc, test_r15_clip, 0, 2);
+    tcase_add_loop_test(tc, test_clip_norm, 0, 2);
     tcase_add_loop_test(tc, test_nonfinite_norm, 0, 2);
     tcase_add_loop_test(tc, test_shadows, 0, 2);
     tcase_add_test(tc, test_options);

@@ -61,7 +61,8 @@ static void slope_huber(size_t n, const float *restrict x, const float *restrict
     }
 }
 
-/* max(x, 0) - x t as |x| (1 - t) above 0 and |x| t below, which cancels nothing. */
+/* max(x, 0) - x t as |x| (1 - t) above 0 and |x| t below, which cancels nothing; 0 also where an
+ * infinite x is right. */
 static void loss_bce_with_logits(size_t n, const float *restrict x, const float *restrict t,
                                  float delta, float *restrict y)
 {
@@ -69,7 +70,8 @@ static void loss_bce_with_logits(size_t n, const float *restrict x, const float 
     for (size_t i = 0; i < n; i++) {
         float size = fabsf(x[i]);
         float share = x[i] > 0.0F ? 1.0F - t[i] : t[i];
-        y[i] = size * share + mn_log1pf(mn_expf(-size));
+        float product = size * share;
+        y[i] = (share == 0.0F ? 0.0F : product) + mn_log1pf(mn_expf(-size));
     }
 }
 

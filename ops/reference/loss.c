@@ -134,7 +134,7 @@ static double at_least(double x, double least)
 
 static double loss_of(int64_t kind, double x, double t, double delta)
 {
-    const double d = fabs(x - t);
+    const double d = fabs(x - t), share = x > 0 ? 1 - t : t;
     switch (kind) {
     case MN_LOSS_MSE: /* (x - t)^2 */
         return d * d;
@@ -143,7 +143,7 @@ static double loss_of(int64_t kind, double x, double t, double delta)
     case MN_LOSS_HUBER: /* d^2 / 2 up to delta, then delta (d - delta / 2) */
         return d > delta ? delta * (d - delta / 2) : d * d / 2;
     case MN_LOSS_BCE_WITH_LOGITS: /* max(x, 0) - x t + log(1 + exp(-|x|)), without cancellation */
-        return fabs(x) * (x > 0 ? 1 - t : t) + log1p(exp(-fabs(x)));
+        return (share == 0 ? 0 : fabs(x) * share) + log1p(exp(-fabs(x)));
     default: /* -t log x - (1 - t) log(1 - x) */
         return (t - 1) * at_least(log1p(-x), -100) - t * at_least(log(x), -100);
     }
