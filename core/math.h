@@ -246,7 +246,7 @@ static inline double mn_exp2_wide(double t)
 
 /* x^y = 2^(y log2 |x|) in f64 and rounded once, within 0.51 ulp; signs and special cases as C's
  * powf, so x^0 and 1^y are 1 even for NaN. */
-static inline float mn_powf(float x, float y)
+static inline __attribute__((always_inline)) float mn_powf(float x, float y)
 {
     const uint32_t infinite = 0x7F800000U, even = 0x4B800000U; /* 2^24, and all above, is even */
     uint32_t negative = mn_f32_bits(x) >> 31;
