@@ -1,0 +1,13 @@
+/* Inputs and comparison of the tests against golden files (tests/golden). */
+#ifndef MN_TESTS_SUPPORT_GOLDEN_H
+#define MN_TESTS_SUPPORT_GOLDEN_H
+
+#include "include/minim.h"
+
+/* The number in [-1, 1] that tests/golden/generate.py makes in the same way. */
+double mn_golden_value(int64_t index, int64_t salt);
+/* Fails unless x's elements are those expected, up to the bound times their largest magnitude; the
+ * text says what they are. */
+void mn_golden_compare(const mn_tensor *x, const float *expected, double bound, const char *text);
+
+#endif
