@@ -9,5 +9,7 @@ double mn_golden_value(int64_t index, int64_t salt);
 /* Fails unless x's elements are those expected, up to the bound times their largest magnitude; the
  * text says what they are. */
 void mn_golden_compare(const mn_tensor *x, const float *expected, double bound, const char *text);
+/* The call of that name in support_golden_ops.c, of one input or two. */
+mn_tensor *mn_golden_call(const char *name, mn_tensor *const *inputs);
 
 #endif

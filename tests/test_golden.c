@@ -36,8 +36,8 @@ typedef struct scaler_difference {
 } scaler_difference;
 static const scaler_difference scaler_differences[] = {
     {"lowered interval", 3, "the tracker is past the interval: PyTorch never grows again"},
-    {"smallest", 0,
-     "1 / scale is infinite: PyTorch halves on to 0, minim stays and says collapsed"},
+    {"smallest", 3, "1 / scale overflows: PyTorch steps by infinities, minim skips and backs off"},
+    {"vanishing", 3, "the same of a scale of 0"},
 };
 enum { DIFFERENCES = (int)(sizeof scaler_differences / sizeof scaler_differences[0]) };
 

@@ -3,10 +3,14 @@
 Usage: python3 generate.py [PART...]   (scaler, optimizers, dtypes, ops, curves; default: all)
 Files are written beside this one. Inputs are not stored: both sides make them by value()."""
 
+import contextlib
+import itertools
+import logging
 import os
 import sys
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -160,7 +164,153 @@ def write_optimizers():
     write("optimizers.inc", text)
 
 
-PARTS = {"scaler": write_scaler, "optimizers": write_optimizers}
+# Data types of results. Case: name, shapes of the inputs whose dtypes vary, function of them. Shapes
+# are minim's; images and filters reach the function in PyTorch's order.
+F = torch.nn.functional
+SQUARE, IMAGE, FILTER, VECTOR, SCALAR = (4, 4), (1, 4, 4, 4), (4, 1, 1, 4), (4,), ()
+
+
+def ones(like, *shape):
+    return torch.ones(shape, device=like.device)
+
+
+def index(x, ndim):
+    """Indices (5 i + 1) mod columns of the shape of x's first axes."""
+    shape = x.shape[:ndim]
+    count = torch.Size(shape).numel()
+    return ((5 * torch.arange(count, device=x.device) + 1) % x.shape[-1]).reshape(shape)
+
+
+def batch_norm(x, mean, variance, training):
+    one = ones(x, x.shape[1])
+    return F.batch_norm(x, mean * one, variance * one, 1.5 * one, 0.25 * one, training=training)
+
+
+def some(x):
+    return (torch.arange(x.numel(), device=x.device) % 3 > 0).reshape(x.shape)
+
+
+DTYPES = [
+    ("relu", [SQUARE], F.relu),
+    ("leaky_relu", [SQUARE], lambda x: F.leaky_relu(x, 0.1)),
+    ("clamp", [SQUARE], lambda x: x.clamp(-0.5, 1.5)),
+    ("neg", [SQUARE], torch.neg),
+    ("abs", [SQUARE], torch.abs),
+    ("add_scalar", [SQUARE], lambda x: x + 0.5),
+    ("mul_scalar", [SQUARE], lambda x: x * 0.5),
+    ("pow_scalar", [SQUARE], lambda x: x**1.5),
+    ("exp", [SQUARE], torch.exp),
+    ("log", [SQUARE], torch.log),
+    ("sqrt", [SQUARE], torch.sqrt),
+    ("rsqrt", [SQUARE], torch.rsqrt),
+    ("tanh", [SQUARE], torch.tanh),
+    ("sigmoid", [SQUARE], torch.sigmoid),
+    ("silu", [SQUARE], F.silu),
+    ("gelu", [SQUARE], F.gelu),
+    ("softmax", [SQUARE], lambda x: torch.softmax(x, 1)),
+    ("log_softmax", [SQUARE], lambda x: torch.log_softmax(x, 1)),
+    ("sum", [SQUARE], torch.sum),
+    ("mean", [SQUARE], torch.mean),
+    ("amax", [SQUARE], torch.amax),
+    ("amin", [SQUARE], torch.amin),
+    ("norm", [SQUARE], torch.linalg.vector_norm),
+    ("var", [SQUARE], torch.var),
+    ("argmax", [SQUARE], lambda x: torch.argmax(x, 1)),
+    ("clone", [SQUARE], torch.clone),
+    ("reshape", [SQUARE], lambda x: x.reshape(-1)),
+    ("permute", [SQUARE], lambda x: x.permute(1, 0)),
+    ("slice", [SQUARE], lambda x: x[1:]),
+    ("pad", [SQUARE], lambda x: F.pad(x, (1, 2), value=2)),
+    ("gather", [SQUARE], lambda x: torch.gather(x, 1, index(x, 2))),
+    ("dropout", [SQUARE], lambda x: F.dropout(x, 0.5, True)),
+    ("layer_norm", [SQUARE], lambda x: F.layer_norm(x, x.shape[1:])),
+    ("nll_loss", [SQUARE], lambda x: F.nll_loss(x, index(x, 1))),
+    ("cross_entropy", [SQUARE], lambda x: F.cross_entropy(x, index(x, 1))),
+    ("group_norm", [IMAGE], lambda x: F.group_norm(x, 2)),
+    ("batch_norm", [IMAGE], lambda x: batch_norm(x, 1, 1, True)),
+    ("max_pool2d", [IMAGE], lambda x: F.max_pool2d(x, 2)),
+    ("avg_pool2d", [IMAGE], lambda x: F.avg_pool2d(x, 2)),
+    ("global_avg_pool2d", [IMAGE], lambda x: x.mean((2, 3))),
+    ("nearest", [IMAGE], lambda x: F.interpolate(x, (7, 7))),
+    ("bilinear", [IMAGE], lambda x: F.interpolate(x, (7, 7), mode="bilinear")),
+    ("add", [SQUARE, SQUARE], torch.add),
+    ("sub", [SQUARE, SQUARE], torch.sub),
+    ("mul", [SQUARE, SQUARE], torch.mul),
+    ("div", [SQUARE, SQUARE], torch.div),
+    ("pow", [SQUARE, SQUARE], torch.pow),
+    ("minimum", [SQUARE, SQUARE], torch.minimum),
+    ("maximum", [SQUARE, SQUARE], torch.maximum),
+    ("eq", [SQUARE, SQUARE], torch.eq),
+    ("lt", [SQUARE, SQUARE], torch.lt),
+    ("add", [SQUARE, SCALAR], torch.add),
+    ("mul", [SCALAR, SQUARE], torch.mul),
+    ("pow", [SQUARE, SCALAR], torch.pow),
+    ("where", [SQUARE, SQUARE], lambda a, b: torch.where(some(a), a, b)),
+    ("concat", [SQUARE, SQUARE], lambda a, b: torch.cat([a, b])),
+    ("scatter_add", [SQUARE, SQUARE], lambda a, b: a.scatter_add(1, index(a, 2), b)),
+    ("dot", [VECTOR, VECTOR], torch.dot),
+    ("matmul", [SQUARE, SQUARE], torch.matmul),
+    ("linear", [SQUARE, SQUARE], F.linear),
+    ("linear_bias", [SQUARE, VECTOR], lambda x, b: F.linear(x, x, b)),
+    ("conv2d", [IMAGE, FILTER], F.conv2d),
+    ("conv2d_bias", [FILTER, VECTOR], lambda x, b: F.conv2d(x, x, b)),
+    ("layer_norm_affine", [SQUARE, VECTOR], lambda x, w: F.layer_norm(x, x.shape[1:], w, w)),
+    ("group_norm_affine", [IMAGE, VECTOR], lambda x, w: F.group_norm(x, 2, w, w)),
+    ("cross_entropy_of", [SQUARE, SQUARE], F.cross_entropy),
+    ("mse_loss", [SQUARE, SQUARE], F.mse_loss),
+    ("l1_loss", [SQUARE, SQUARE], F.l1_loss),
+    ("huber_loss", [SQUARE, SQUARE], lambda x, t: F.huber_loss(x, t, delta=0.5)),
+    ("bce_with_logits", [SQUARE, SQUARE], F.binary_cross_entropy_with_logits),
+    ("bce", [SQUARE, SQUARE], F.binary_cross_entropy),
+]
+# Those of which the autocast lists of both devices say the same.
+SHARED = ("matmul linear linear_bias conv2d conv2d_bias mse_loss l1_loss huber_loss bce_with_logits "
+          "nll_loss cross_entropy cross_entropy_of").split()
+LETTERS = {torch.float64: "d", torch.float32: "s", torch.float16: "h", torch.bfloat16: "b",
+           torch.int64: "l", torch.bool: "u"}
+TYPES = list(LETTERS)[:5]
+
+
+def dtype_letter(function, shapes, dtypes, device, region):
+    """The result's dtype, or - where PyTorch refuses."""
+    if region:
+        torch.set_autocast_dtype(device, region)
+    torch.set_autocast_enabled(device, bool(region))
+    try:
+        inputs = [torch.ones(s, dtype=d, device=device) for s, d in zip(shapes, dtypes)]
+        return LETTERS[function(*[nchw(x) for x in inputs]).dtype]
+    except (RuntimeError, NotImplementedError, ValueError):
+        return "-"
+    finally:
+        torch.set_autocast_enabled(device, False)
+
+
+def nchw(x):
+    return x.permute(0, 3, 1, 2) if x.dim() == 4 else x
+
+
+def write_dtypes():
+    logging.disable(logging.ERROR)  # of what fake tensors refuse
+    lists = [("cpu", None), ("cuda", torch.float16), ("cuda", torch.bfloat16),
+             ("cpu", torch.float16), ("cpu", torch.bfloat16)]
+    text = ""
+    for name, shapes, function in DTYPES:
+        rows = []
+        for i, (device, region) in enumerate(lists):
+            if i > 2 and name not in SHARED:
+                rows.append("")
+                continue
+            with FakeTensorMode() if device == "cuda" else contextlib.nullcontext():
+                rows.append("".join(dtype_letter(function, shapes, dtypes, device, region)
+                                    for dtypes in itertools.product(TYPES, repeat=len(shapes))))
+        text += '{"%s", %d, {%s}, {%s}, {\n' % (
+            name, len(shapes), ", ".join(str(len(s)) for s in shapes),
+            ", ".join("{%s}" % ", ".join(map(str, s or (1,))) for s in shapes))
+        text += "".join('    "%s",\n' % row for row in rows) + "}},\n"
+    write("dtypes.inc", text)
+
+
+PARTS = {"scaler": write_scaler, "optimizers": write_optimizers, "dtypes": write_dtypes}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:
