@@ -17,7 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def value(index, salt):
     """A number in [-1, 1] that C makes in the same way: integers, then one division."""
-    return ((index * 7919 + salt * 4099) % 2003) / 1001 - 1
+    return ((index * index * 39 + index * 7919 + salt * 4099) % 2003) / 1001 - 1
 
 
 def number(x):
@@ -310,7 +310,80 @@ def write_dtypes():
     write("dtypes.inc", text)
 
 
-PARTS = {"scaler": write_scaler, "optimizers": write_optimizers, "dtypes": write_dtypes}
+# Values and gradients in f32. Case: name, shapes, how many inputs get a gradient, whether inputs are
+# in [0.1, 1] instead of [-2, 2]. The gradient is that of sum(y c), c made by value().
+FLAT, ROW, COLUMN, PICTURE = (3, 7), (1, 7), (3, 1), (2, 5, 3, 4)
+EXTRA = {
+    "softmax_first": lambda x: torch.softmax(x, 0),
+    "sum_first": lambda x: x.sum(0, keepdim=True),
+    "mean_first": lambda x: x.mean(0),
+    "amax_first": lambda x: x.amax(0),
+    "norm1_first": lambda x: torch.linalg.vector_norm(x, 1, 0),
+    "var0_first": lambda x: x.var(0, correction=0, keepdim=True),
+    "cross_entropy_smooth": lambda x: F.cross_entropy(x, index(x, 1), label_smoothing=0.2,
+                                                      ignore_index=2, reduction="sum"),
+    "batch_norm_inference": lambda x: batch_norm(x, 0.5, 2, False),
+    "max_pool2d_odd": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "avg_pool2d_odd": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "bilinear_aligned": lambda x: F.interpolate(x, (7, 7), mode="bilinear", align_corners=True),
+    "conv2d_odd": lambda x, w: F.conv2d(x, w, None, (2, 1), (1, 2), (1, 2), 2),
+}
+VALUES = (
+    [(name, [FLAT], 1, False) for name in (
+        "relu leaky_relu clamp neg abs add_scalar mul_scalar exp tanh sigmoid silu gelu softmax "
+        "softmax_first log_softmax sum sum_first mean mean_first amax amax_first amin norm "
+        "norm1_first var var0_first clone reshape permute slice pad gather layer_norm nll_loss "
+        "cross_entropy cross_entropy_smooth").split()]
+    + [(name, [FLAT], 1, True) for name in "pow_scalar log sqrt rsqrt".split()]
+    + [(name, [PICTURE], 1, False) for name in (
+        "group_norm batch_norm batch_norm_inference max_pool2d max_pool2d_odd avg_pool2d "
+        "avg_pool2d_odd global_avg_pool2d nearest bilinear bilinear_aligned").split()]
+    + [(name, [FLAT, FLAT], 2, False) for name in (
+        "add mul minimum maximum where concat scatter_add mse_loss l1_loss huber_loss").split()]
+    + [(name, [FLAT, FLAT], 2, True) for name in "div pow".split()]
+    + [(name, [FLAT, FLAT], 1, True) for name in "cross_entropy_of bce_with_logits bce".split()]
+    + [(name, [FLAT, (7,)], 2, False) for name in "add sub layer_norm_affine".split()]
+    + [(name, [COLUMN, ROW], 2, True) for name in "mul div pow maximum".split()]
+    + [("argmax", [FLAT], 0, False), ("eq", [COLUMN, FLAT], 0, False),
+       ("lt", [COLUMN, FLAT], 0, False), ("mul", [SCALAR, FLAT], 2, False),
+       ("dot", [(7,), (7,)], 2, False), ("matmul", [(5, 7), (7, 3)], 2, False),
+       ("matmul", [(2, 1, 3, 5), (4, 5, 2)], 2, False), ("linear", [(2, 3, 7), (5, 7)], 2, False),
+       ("linear_bias", [(5, 7), (5,)], 2, False), ("conv2d", [PICTURE, (3, 2, 2, 4)], 2, False),
+       ("conv2d_bias", [(3, 4, 2, 4), (3,)], 2, False),
+       ("conv2d_odd", [(2, 7, 5, 4), (6, 3, 2, 2)], 2, False),
+       ("group_norm_affine", [PICTURE, (4,)], 2, False)])
+PLAIN = ("matmul", "linear")  # of four axes, but not images
+
+
+def leaf(shape, salt, positive):
+    count = torch.Size(shape).numel()
+    values = [value(i, salt) for i in range(count)]
+    values = [0.55 + 0.45 * v if positive else 2 * v for v in values]
+    return torch.tensor(values).reshape(shape).requires_grad_()
+
+
+def write_ops():
+    functions = dict({name: function for name, _, function in DTYPES}, **EXTRA)
+    text = ""
+    for name, shapes, grads, positive in VALUES:
+        inputs = [leaf(shape, salt + 1, positive) for salt, shape in enumerate(shapes)]
+        y = functions[name](*(inputs if name in PLAIN else [nchw(x) for x in inputs]))
+        if y.dim() == 4 and name not in PLAIN:
+            y = y.permute(0, 2, 3, 1)
+        values = y.reshape(-1).tolist()
+        if grads:
+            (y * leaf(y.shape, 9, False).detach()).sum().backward()
+            for x in inputs[:grads]:
+                values += x.grad.reshape(-1).tolist()
+        text += '{"%s", %d, %d, %d, {%s}, {%s}, %d, (const float[]){\n%s}},\n' % (
+            name, len(shapes), grads, positive, ", ".join(str(len(s)) for s in shapes),
+            ", ".join("{%s}" % ", ".join(map(str, s or (1,))) for s in shapes), y.numel(),
+            numbers(values))
+    write("ops.inc", text)
+
+
+PARTS = {"scaler": write_scaler, "optimizers": write_optimizers, "dtypes": write_dtypes,
+         "ops": write_ops}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:
