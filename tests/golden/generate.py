@@ -382,8 +382,66 @@ def write_ops():
     write("ops.inc", text)
 
 
+# Loss curves of LeNet-5: 50 steps of SGD from weights and on batches of noisy patterns made by
+# value(); in 16 bit by autocast, f16 with a scaler as well.
+CURVE_STEPS, CURVE_BATCH = 50, 16
+
+
+def counting(count):
+    return torch.arange(count, dtype=torch.float64)
+
+
+def lenet5():
+    nn = torch.nn
+    net = nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84),
+        nn.ReLU(), nn.Linear(84, 10))
+    with torch.no_grad():
+        for salt, p in enumerate(net.parameters()):
+            if p.dim() > 1:
+                fan_in = p.numel() // len(p)
+            p.copy_((2.5 * value(counting(p.numel()), salt) / fan_in**0.5).reshape(p.shape))
+    return net
+
+
+def batch(step):
+    labels = [(5 * n + n // 2 + step) % 10 for n in range(CURVE_BATCH)]
+    images = [value(counting(784), label) + 0.5 * value(counting(784), 100 + step * CURVE_BATCH + n)
+              for n, label in enumerate(labels)]
+    return torch.stack(images).float().reshape(-1, 1, 28, 28), torch.tensor(labels)
+
+
+def curve(low):
+    """Losses before, and scales after each step."""
+    net = lenet5()
+    sgd = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.5, weight_decay=5e-4)
+    scaler = torch.amp.GradScaler("cpu", growth_interval=20, enabled=low == torch.float16)
+    losses, scales = [], []
+    for step in range(CURVE_STEPS):
+        images, labels = batch(step)
+        with torch.autocast("cpu", low, enabled=low is not None):
+            loss = F.cross_entropy(net(images), labels)
+        sgd.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(sgd)
+        scaler.update()
+        losses.append(loss.item())
+        scales.append(scaler.get_scale())
+    return losses, scales
+
+
+def write_curves():
+    text = ""
+    for name, low, bound in (("MN_F32", None, 1e-3), ("MN_F16", torch.float16, 2e-2),
+                             ("MN_BF16", torch.bfloat16, 2e-2)):
+        losses, scales = curve(low)
+        text += "{%s, %r, {\n%s}, {\n%s}},\n" % (name, bound, numbers(losses), numbers(scales))
+    write("curves.inc", text)
+
+
 PARTS = {"scaler": write_scaler, "optimizers": write_optimizers, "dtypes": write_dtypes,
-         "ops": write_ops}
+         "ops": write_ops, "curves": write_curves}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:
