@@ -444,5 +444,6 @@ PARTS = {"scaler": write_scaler, "optimizers": write_optimizers, "dtypes": write
          "ops": write_ops, "curves": write_curves}
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # the order of sums
     for part in sys.argv[1:] or PARTS:
         PARTS[part]()
