@@ -235,7 +235,7 @@ START_TEST(test_optimizer)
         mn_optimizer_zero_grad(optimizer);
         char text[64];
         snprintf(text, sizeof text, "%s, case %d, step %d", c->kind, _i, step);
-        mn_golden_compare(p, c->p + (size_t)(step - 1) * ELEMENTS, 1e-5, text);
+        mn_golden_compare(p, c->p + (size_t)(step - 1) * ELEMENTS, 1e-5, -1, text);
     }
     mn_optimizer_free(optimizer);
     mn_release(p);

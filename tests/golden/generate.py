@@ -241,6 +241,10 @@ DTYPES = [
     ("minimum", [SQUARE, SQUARE], torch.minimum),
     ("maximum", [SQUARE, SQUARE], torch.maximum),
     ("eq", [SQUARE, SQUARE], torch.eq),
+    ("ne", [SQUARE, SQUARE], torch.ne),
+    ("le", [SQUARE, SQUARE], torch.le),
+    ("gt", [SQUARE, SQUARE], torch.gt),
+    ("ge", [SQUARE, SQUARE], torch.ge),
     ("lt", [SQUARE, SQUARE], torch.lt),
     ("add", [SQUARE, SCALAR], torch.add),
     ("mul", [SCALAR, SQUARE], torch.mul),
@@ -310,8 +314,10 @@ def write_dtypes():
     write("dtypes.inc", text)
 
 
-# Values and gradients in f32. Case: name, shapes, how many inputs get a gradient, whether inputs are
-# in [0.1, 1] instead of [-2, 2]. The gradient is that of sum(y c), c made by value().
+# Values and gradients in f32. Case: name, shapes, how many inputs get a gradient, and what the inputs
+# are: False: in [-2, 2], True: in [0.1, 1], 2: pairs of SPECIAL. The gradient is that of sum(y c), c
+# made by value().
+SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.0, float("inf"), float("-inf"), float("nan")]
 FLAT, ROW, COLUMN, PICTURE = (3, 7), (1, 7), (3, 1), (2, 5, 3, 4)
 EXTRA = {
     "softmax_first": lambda x: torch.softmax(x, 0),
@@ -351,7 +357,11 @@ VALUES = (
        ("linear_bias", [(5, 7), (5,)], 2, False), ("conv2d", [PICTURE, (3, 2, 2, 4)], 2, False),
        ("conv2d_bias", [(3, 4, 2, 4), (3,)], 2, False),
        ("conv2d_odd", [(2, 7, 5, 4), (6, 3, 2, 2)], 2, False),
-       ("group_norm_affine", [PICTURE, (4,)], 2, False)])
+       ("group_norm_affine", [PICTURE, (4,)], 2, False)]
+    + [(name, [(8,)], 1, 2) for name in (
+        "relu leaky_relu clamp neg abs pow_scalar exp log sqrt rsqrt tanh sigmoid silu gelu").split()]
+    + [(name, [(64,), (64,)], 2, 2) for name in "add mul div pow minimum maximum".split()]
+    + [(name, [(64,), (64,)], 0, 2) for name in "eq ne lt le gt ge".split()])
 PLAIN = ("matmul", "linear")  # of four axes, but not images
 
 
@@ -359,9 +369,12 @@ def leaf(shape, salt, positive):
     count = torch.Size(shape).numel()
     values = [value(i, salt) for i in range(count)]
     values = [0.55 + 0.45 * v if positive else 2 * v for v in values]
+    if positive == 2:
+        values = [SPECIAL[i // 8 if salt > 1 else i % 8] for i in range(count)]
     return torch.tensor(values).reshape(shape).requires_grad_()
 
 
+@torch.backends.mkldnn.flags(enabled=False)  # whose gelu(inf) is NaN from 8 elements on
 def write_ops():
     functions = dict({name: function for name, _, function in DTYPES}, **EXTRA)
     text = ""
