@@ -2,9 +2,11 @@
 #include "tests/support_scaler_model.h"
 
 #include "core/cpu.h"
+#include "core/half.h"
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
@@ -48,6 +50,28 @@ static mn_model_number plus(mn_model_number a, mn_model_number b)
     if (a.kind == MN_INFINITE && b.kind == MN_INFINITE && a.value != b.value)
         return nan_number();
     return a.kind == MN_INFINITE ? a : b;
+}
+
+double mn_model_value(mn_model_number x)
+{
+    if (x.kind == MN_FINITE)
+        return x.value;
+    const uint32_t bits = x.kind == MN_NOT_A_NUMBER ? 0x7FC00000U
+                          : x.value > 0             ? 0x7F800000U
+                                                    : 0xFF800000U;
+    return (double)mn_f32_from_bits(bits);
+}
+
+bool mn_model_same(mn_model_number wanted, double got, double reach)
+{
+    uint64_t bits;
+    memcpy(&bits, &got, sizeof bits);
+    const bool finite = (bits >> 52 & 0x7FF) != 0x7FF;
+    if (wanted.kind == MN_FINITE)
+        return finite && fabs(wanted.value - got) <= 1e-5 * reach;
+    const bool infinite = !finite && bits << 12 == 0;
+    return wanted.kind == MN_INFINITE ? infinite && (wanted.value < 0) == (bits >> 63)
+                                      : !finite && !infinite;
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */

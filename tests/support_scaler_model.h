@@ -14,6 +14,9 @@ typedef struct mn_model_number {
     mn_model_kind kind;
     double value; /* of an infinity: its sign */
 } mn_model_number;
+/* As the library has it; and whether it is that, up to 1e-5 reach. */
+double mn_model_value(mn_model_number x);
+bool mn_model_same(mn_model_number wanted, double got, double reach);
 
 typedef enum mn_model_gradient { MN_NONE, MN_PLAIN, MN_SCALED, MN_UNSCALED } mn_model_gradient;
 typedef struct mn_model_leaf {

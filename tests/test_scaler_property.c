@@ -2,8 +2,6 @@
  * to a grad scaler and two optimizers, against the model in support_scaler_model.c: the status of
  * every call, scale, counters, gradients, parameters. A sequence that fails prints its calls.
  * MINIM_SLOW_TESTS=1 runs ten times as many. */
-#include "core/cpu.h"
-#include "core/half.h"
 #include "tests/support_scaler_model.h"
 #include "tests/support_suite.h"
 #include "tests/support_training.h"
@@ -71,14 +69,6 @@ static void fail_sequence(run *r, const char *what)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-static double not_finite(mn_model_number x)
-{
-    const uint32_t bits = x.kind == MN_NOT_A_NUMBER ? 0x7FC00000U
-                          : x.value > 0             ? 0x7F800000U
-                                                    : 0xFF800000U;
-    return (double)mn_f32_from_bits(bits);
-}
-
 /* One in twelve is infinite, NaN or so large that most scales make it infinite. */
 static mn_model_number draw_factor(run *r, int leaf)
 {
@@ -99,7 +89,7 @@ static mn_tensor *term(run *r, int leaf, const mn_model_loss *loss)
     float c[ELEMENTS];
     for (int k = 0; k < ELEMENTS; k++) {
         const mn_model_number *x = &loss->c[leaf][k];
-        c[k] = (float)(x->kind == MN_FINITE ? x->value : not_finite(*x));
+        c[k] = (float)mn_model_value(*x);
     }
     return mn_check_total(mn_mul(r->w[leaf], mn_tensor_from(r->ctx, MN_F32, 1, shape, c)));
 }
@@ -123,16 +113,10 @@ static mn_tensor *draw_loss(run *r, mn_model_loss *loss, int only)
     return sum;
 }
 
-static double draw_weight(run *r)
-{
-    static const double weights[4] = {1, 1, 0.5, 0.25};
-    return weights[draw(r, 4)];
-}
-
 static void backward_into(run *r, int only)
 {
     mn_model_loss loss;
-    const double weight = draw_weight(r);
+    const double weight = ldexp(1, -draw(r, 3));
     mn_tensor *root = draw_loss(r, &loss, only);
     note(r, "scaled backward, weight %g, leaves %d%d%d, factors from %g (kind %d)", weight,
          loss.with[0], loss.with[1], loss.with[2], loss.c[0][0].value, (int)loss.c[0][0].kind);
@@ -150,7 +134,7 @@ static void scaled_backward(run *r)
 static void plain_backward(run *r)
 {
     mn_model_loss loss;
-    const double weight = draw_weight(r);
+    const double weight = ldexp(1, -draw(r, 3));
     mn_tensor *root = draw_loss(r, &loss, -1);
     note(r, "plain backward, weight %g, leaves %d%d%d", weight, loss.with[0], loss.with[1],
          loss.with[2]);
@@ -164,7 +148,8 @@ static void scale_now(run *r)
 {
     mn_model_loss loss;
     const bool finite = draw(r, 4) != 0;
-    const double weight = finite ? draw_weight(r) : not_finite((mn_model_number){MN_INFINITE, 1});
+    const double weight =
+        finite ? ldexp(1, -draw(r, 3)) : mn_model_value((mn_model_number){MN_INFINITE, 1});
     mn_tensor *root = draw_loss(r, &loss, -1);
     note(r, "scale and hold, %s weight", finite ? "finite" : "infinite");
     r->wanted = mn_model_scale(&r->m, &loss, finite ? weight : 1, finite);
@@ -303,7 +288,7 @@ static void set_scale(run *r)
     static const double scales[8] = {1, 1024, 0x1p-100, 0x1p-127, 0x1p-128, 0x1p127, 0, -2};
     const int k = draw(r, 9);
     const bool finite = k < 8;
-    const double scale = finite ? scales[k] : not_finite((mn_model_number){MN_INFINITE, 1});
+    const double scale = finite ? scales[k] : mn_model_value((mn_model_number){MN_INFINITE, 1});
     note(r, "set_scale %g", scale);
     r->wanted = mn_model_set_scale(&r->m, finite ? scale : 1, finite);
     r->got = mn_grad_scaler_set_scale(r->scaler, scale);
@@ -317,19 +302,23 @@ static void set_interval(run *r)
     r->got = mn_grad_scaler_set_growth_interval(r->scaler, interval);
 }
 
+/* A dictionary that was saved into, and the model of then; on an error the ones before. */
+static void keep(run *r, mn_state_dict *dict, mn_state_dict **place, mn_model *saved)
+{
+    mn_state_dict_free(r->got == MN_OK ? *place : dict);
+    if (r->got != MN_OK)
+        return;
+    *place = dict;
+    *saved = r->m;
+}
+
 static void save_scaler(run *r)
 {
     mn_state_dict *dict = mn_state_dict_create(r->ctx);
     note(r, "save the scaler");
     r->wanted = r->m.scaler.options.enabled ? mn_model_idle(&r->m) : r->m.pending;
     r->got = mn_grad_scaler_save_state(r->scaler, dict);
-    if (r->got != MN_OK) {
-        mn_state_dict_free(dict);
-        return;
-    }
-    mn_state_dict_free(r->scaler_dict);
-    r->scaler_dict = dict;
-    r->saved_scaler = r->m;
+    keep(r, dict, &r->scaler_dict, &r->saved_scaler);
 }
 
 static void load_scaler(run *r)
@@ -353,13 +342,7 @@ static void save_optimizer(run *r)
     note(r, "save optimizer %d", which);
     r->wanted = r->m.pending;
     r->got = mn_optimizer_save_state(r->optimizer[which], dict);
-    if (r->got != MN_OK) {
-        mn_state_dict_free(dict);
-        return;
-    }
-    mn_state_dict_free(r->optimizer_dict[which]);
-    r->optimizer_dict[which] = dict;
-    r->saved_optimizer[which] = r->m;
+    keep(r, dict, &r->optimizer_dict[which], &r->saved_optimizer[which]);
 }
 
 static void load_optimizer(run *r)
@@ -387,23 +370,11 @@ static void nothing_given(run *r)
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-static bool same(mn_model_number wanted, double got, double reach)
-{
-    uint64_t bits;
-    memcpy(&bits, &got, sizeof bits);
-    const bool finite = (bits >> 52 & 0x7FF) != 0x7FF;
-    if (wanted.kind == MN_FINITE)
-        return finite && fabs(wanted.value - got) <= 1e-5 * reach;
-    const bool infinite = !finite && bits << 12 == 0;
-    return wanted.kind == MN_INFINITE ? infinite && (wanted.value < 0) == (bits >> 63)
-                                      : !finite && !infinite;
-}
-
 /* Element k of a leaf's parameter or gradient. */
 static void compare_element(run *r, const char *what, int k, mn_model_number wanted, double got,
                             double reach)
 {
-    if (same(wanted, got, reach))
+    if (mn_model_same(wanted, got, reach))
         return;
     printf("%s[%d] is %g, wanted %g (kind %d)\n", what, k, got, wanted.value, (int)wanted.kind);
     fail_sequence(r, what);
@@ -447,7 +418,7 @@ static void compare(run *r)
         if (mn_optimizer_stats_get(r->optimizer[i], &counts) != MN_OK ||
             counts.applied != o->applied || counts.skipped != o->skipped ||
             counts.nonfinite != o->nonfinite ||
-            !same(o->norm, counts.grad_norm, fabs(o->norm.value)))
+            !mn_model_same(o->norm, counts.grad_norm, fabs(o->norm.value)))
             fail_sequence(r, "statistics of an optimizer");
     }
     for (int i = 0; i < LEAVES; i++)
