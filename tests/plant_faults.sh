@@ -9,7 +9,7 @@ export LC_ALL=C CK_DEFAULT_TIMEOUT=0
 source=$1
 only=${2:-}
 scaler="test_amp test_amp_state test_scaler_property"
-targets="$scaler test_autocast test_optim test_optimizers test_autograd test_convert test_checkpoint"
+targets="$scaler test_autocast test_optim test_optimizers test_autograd test_convert test_train"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -80,10 +80,12 @@ found=$(failing $targets)
         '    return wide;' '    return (double)(float)scale;' $scaler
     fault "scale not in the checkpoint" amp/scaler_state.c \
         'record[MN_SCALER_SCALE] = record[MN_SCALER_SCALE_USED] = scale;' \
-        'record[MN_SCALER_SCALE_USED] = scale;' $scaler test_checkpoint
+        'record[MN_SCALER_SCALE_USED] = scale;' $scaler test_train
     fault "tracker not in the checkpoint" amp/scaler_state.c \
         'record[counts[i].slot] = (double)count;' 'record[counts[i].slot] = i ? (double)count : 0;' \
-        $scaler test_checkpoint
+        $scaler test_train
+    fault "scaler not in the checkpoint" train/checkpoint.c \
+        'MN_TRY(mn_grad_scaler_save_state(run->scaler, dict));' '' test_train
     # -- gradients --
     fault "finite check dropped" ops/cpu/bodies.h \
         'found |= not_finite(g[i]) | not_finite(result);' 'found |= 0;' $scaler
@@ -93,6 +95,11 @@ found=$(failing $targets)
         'p->leaf->scaling != scaler->scaling)' 'false)' $scaler
     fault "weight of a micro-batch ignored" ops/backward_layer.c \
         '&call->in_view[0], forward->weight)' '&call->in_view[0], 1)' $scaler
+    fault "micro-batches replace each other" autograd/leaf.c \
+        'static const mn_blend_attributes sum = {1, 1};' \
+        'static const mn_blend_attributes sum = {0, 1};' $scaler
+    fault "scaled gradients clipped and stepped" optim/optimizer.c \
+        'if (state == MN_GRAD_SCALED)' 'if (false)' $scaler
     fault "broken-off overflow kept" amp/grad_scaler.c \
         'if (scaler->checks == 1)' 'if (false)' $scaler
     fault "version check dropped" autograd/backward.c \
@@ -110,6 +117,9 @@ found=$(failing $targets)
         'scaler[MN_SCALER_FOUND_INF] = 1;' $scaler
     fault "shadow not rewritten" optim/step.c \
         'count = SHADOW + k + 1;' 'count = SHADOW;' test_autocast test_optim
+    fault "stale shadow used" amp/autocast.c \
+        'shadow->storage && shadow->version == x->storage->version' 'shadow->storage' \
+        test_autocast test_train
     fault "clip factor above 1" ops/reference/optim.c \
         'clip > 1 ? 1 : clip;' 'clip;' test_scaler_property test_optim
     # -- conversion: the header that nearly all is made of, so last --
