@@ -2,8 +2,9 @@
  * the order of calls, in the optimizers' stages. */
 #include "amp/internal.h"
 
+#include "core/math.h"
+
 #include <float.h>
-#include <math.h>
 
 mn_grad_scaler_options mn_grad_scaler_options_default(void)
 {
@@ -21,10 +22,21 @@ mn_grad_scaler_options mn_grad_scaler_options_default(void)
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
+/* As f32 holds it, in whatever floating-point mode the caller is. */
+static double as_f32(double scale)
+{
+    float narrow;
+    double wide;
+    mn_convert_elements(MN_F64, MN_F32, 1, &scale, &narrow);
+    mn_convert_elements(MN_F32, MN_F64, 1, &narrow, &wide);
+    return wide;
+}
+
+/* Here and below finiteness goes by bits, which stays true under -ffast-math. */
 static mn_status check_scale(mn_context *context, const mn_grad_scaler_options *options,
                              double scale)
 {
-    if (!(scale > 0 && scale <= (double)FLT_MAX) || !((double)(float)scale > 0))
+    if (!mn_isfinite_f64(scale) || scale > (double)FLT_MAX || !(as_f32(scale) > 0))
         return mn_fail(context, MN_ERR_ARGUMENT,
                        "grad scaler: scale is %g, must be positive and finite in f32", scale);
     if (scale < options->min_scale || scale > options->max_scale)
@@ -45,16 +57,18 @@ static mn_status check_interval(mn_context *context, int64_t interval)
 
 mn_status mn_grad_scaler_check_options(mn_context *context, const mn_grad_scaler_options *options)
 {
-    if (!(options->growth_factor > 1) || !isfinite(options->growth_factor))
+    if (!(options->growth_factor > 1) || !mn_isfinite_f64(options->growth_factor))
         return mn_fail(context, MN_ERR_ARGUMENT,
                        "grad scaler: growth_factor is %g, must be finite and greater than 1",
                        options->growth_factor);
-    if (!(options->backoff_factor > 0 && options->backoff_factor < 1))
+    if (!mn_isfinite_f64(options->backoff_factor) ||
+        !(options->backoff_factor > 0 && options->backoff_factor < 1))
         return mn_fail(context, MN_ERR_ARGUMENT,
                        "grad scaler: backoff_factor is %g, must be in (0, 1)",
                        options->backoff_factor);
     MN_TRY(check_interval(context, options->growth_interval));
-    if (!(options->min_scale >= 0 && options->min_scale <= options->max_scale) ||
+    if (!mn_isfinite_f64(options->min_scale) || !mn_isfinite_f64(options->max_scale) ||
+        !(options->min_scale >= 0 && options->min_scale <= options->max_scale) ||
         !(options->max_scale <= (double)FLT_MAX))
         return mn_fail(context, MN_ERR_ARGUMENT,
                        "grad scaler: min_scale %g and max_scale %g, must be 0 <= min_scale <= "
@@ -129,7 +143,7 @@ mn_grad_scaler *mn_grad_scaler_create(mn_context *context, const mn_grad_scaler_
     scaler->context = context;
     scaler->options = known;
     scaler->scaling = ++context->last_scaling;
-    double scale = known.enabled ? (double)(float)known.init_scale : 1;
+    double scale = known.enabled ? as_f32(known.init_scale) : 1;
     scaler->record = mn_record_create(
         context,
         (const double[MN_RECORD_SIZE]){[MN_SCALER_SCALE] = scale, [MN_SCALER_SCALE_USED] = scale});
@@ -169,7 +183,7 @@ mn_tensor *mn_grad_scaler_scale(mn_grad_scaler *scaler, mn_tensor *loss, double 
     mn_context *context = scaler->context;
     if (mn_tensor_check(context, loss, "grad scaler: the loss") != MN_OK)
         return NULL;
-    if (!isfinite(weight)) {
+    if (!mn_isfinite_f64(weight)) {
         mn_fail(context, MN_ERR_ARGUMENT, "grad scaler: the weight of the loss is not finite");
         return NULL;
     }
@@ -332,7 +346,7 @@ mn_status mn_grad_scaler_set_scale(mn_grad_scaler *scaler, double scale)
     MN_TRY(check_scale(scaler->context, &scaler->options, scale));
     scaler->scaling = ++scaler->context->last_scaling;
     return scaler->options.enabled
-               ? mn_record_set(scaler->record, MN_SCALER_SCALE, 1, (double)(float)scale)
+               ? mn_record_set(scaler->record, MN_SCALER_SCALE, 1, as_f32(scale))
                : MN_OK;
 }
 

@@ -1,9 +1,9 @@
 /* Statistics of a grad scaler, and its state under PyTorch's names. */
 #include "amp/internal.h"
 
+#include "core/math.h"
 #include "core/state_dict.h"
 
-#include <math.h>
 #include <stddef.h>
 
 mn_status mn_grad_scaler_stats_get(mn_grad_scaler *scaler, mn_grad_scaler_stats *stats)
@@ -60,7 +60,8 @@ mn_status mn_grad_scaler_save_state(mn_grad_scaler *scaler, mn_state_dict *dict)
         return mn_fail(scaler->context, MN_ERR_ARGUMENT, "grad_scaler_save_state: dict is NULL");
     MN_TRY(mn_grad_scaler_idle(scaler, "grad_scaler_save_state"));
     MN_TRY(mn_record_read(scaler->record, record));
-    const float scale = (float)record[MN_SCALER_SCALE];
+    float scale;
+    mn_convert_elements(MN_F64, MN_F32, 1, &record[MN_SCALER_SCALE], &scale);
     MN_TRY(mn_state_dict_put(
         dict, &(mn_state_entry){
                   .name = "scaler.scale", .dtype = MN_F32, .data = &scale, .bytes = sizeof scale}));
@@ -99,8 +100,9 @@ static mn_status get_record(const mn_state_dict *dict, mn_context *context,
     if (!mn_state_dict_find(dict, "scaler.scale", &entry) || entry.dtype != MN_F32 ||
         entry.bytes != sizeof(float))
         return mn_fail(context, MN_ERR_MISMATCH, "scaler.scale is not one f32");
-    double scale = (double)*(const float *)entry.data;
-    if (!(scale >= 0) || !isfinite(scale))
+    double scale;
+    mn_convert_elements(MN_F32, MN_F64, 1, entry.data, &scale);
+    if (!(scale >= 0) || !mn_isfinite_f64(scale))
         return mn_fail(context, MN_ERR_MISMATCH, "scaler.scale is %g", scale);
     record[MN_SCALER_SCALE] = record[MN_SCALER_SCALE_USED] = scale;
     record[MN_SCALER_FOUND_INF] = 0;

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Whether the tests of mixed precision would notice: plants one fault at a time in a copy of the
+# sources, builds, and runs the tests that have to fail. Not one of ctest's checks: minutes of
+# compiling. A line that is not in its file exactly once is an error, so that the list below cannot
+# rot unseen.
+# Usage: plant_faults.sh SOURCE_DIR [NAME]   (only the faults whose name contains NAME)
+set -euo pipefail
+export LC_ALL=C CK_DEFAULT_TIMEOUT=0
+source=$1
+only=${2:-}
+scaler="test_amp test_amp_state test_scaler_property"
+targets="$scaler test_autocast test_optim test_optimizers test_autograd test_convert test_train"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+copy=$work/copy
+failed=0
+planted=0
+
+die() {
+    printf 'plant_faults: %s\n' "$*" >&2
+    exit 1
+}
+
+build() {
+    # shellcheck disable=SC2086 # names of targets
+    cmake --build "$work/build" --parallel "${JOBS:-$(nproc)}" --target $targets >"$work/log" 2>&1
+}
+
+# failing TESTS...: those that fail, each with the first of its functions to do so.
+failing() {
+    local test
+    for test in "$@"; do
+        timeout 300 "$work/build/tests/$test" >"$work/log" 2>&1 && continue
+        printf ' %s' "$(sed -n 's/^[^ ]*:[0-9]*:[FE]:[^:]*:\([^:]*\):.*/\1/p' "$work/log" |
+            head -1 | sed "s/^/$test:/")"
+    done
+}
+
+# fault NAME FILE OLD NEW TESTS...: plants NEW for OLD, and has TESTS find it.
+fault() {
+    local name=$1 file=$copy/$2 old=$3 new=$4 text rest found
+    [[ "$name" == *"$only"* ]] || return 0
+    text=$(<"$file")
+    rest=${text//"$old"/}
+    [ $((${#text} - ${#rest})) -eq ${#old} ] || die "$2 has not exactly one \"$old\""
+    printf '%s\n' "${text/"$old"/"$new"}" >"$file"
+    build || { tail -20 "$work/log"; die "does not compile: $name"; }
+    found=$(failing "${@:5}")
+    printf '%-42s %s\n' "$name" "${found:- NOT CAUGHT}"
+    [ -n "$found" ] || failed=$((failed + 1))
+    planted=$((planted + 1))
+    printf '%s\n' "$text" >"$file"
+}
+
+mkdir "$copy"
+tar -C "$source" --exclude='./build*' --exclude=./.git -cf - . | tar -C "$copy" -xf -
+launcher=()
+! command -v ccache >/dev/null || launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
+cmake -S "$copy" -B "$work/build" "${launcher[@]}" -DCMAKE_BUILD_TYPE=Debug \
+    "-DCMAKE_C_FLAGS_DEBUG=-O1 -w" -DMINIM_SHARED=OFF -DMINIM_PROGRAMS=OFF >"$work/log" 2>&1 ||
+    { cat "$work/log"; die "cannot configure"; }
+build || { tail -20 "$work/log"; die "cannot build"; }
+# shellcheck disable=SC2086 # names of tests
+found=$(failing $targets)
+[ -z "$found" ] || die "without any fault these fail:$found"
+
+# shellcheck disable=SC2086 # names of tests
+{
+    # -- the scale --
+    fault "growth after one update too many" ops/reference/optim.c \
+        'record[MN_SCALER_TRACKER] >= (double)' 'record[MN_SCALER_TRACKER] > (double)' $scaler
+    fault "backoff factor inverted" ops/reference/optim.c \
+        'before * a->backoff_factor' 'before / a->backoff_factor' $scaler
+    fault "overflow remembered after update" ops/reference/optim.c \
+        'record[MN_SCALER_FOUND_INF] = 0;' ';' $scaler
+    fault "collapse not latched" ops/reference/optim.c \
+        'record[MN_SCALER_COLLAPSED] = 1;' ';' $scaler
+    fault "scale narrowed in the caller's mode" amp/grad_scaler.c \
+        '    return wide;' '    return (double)(float)scale;' $scaler
+    fault "scale not in the checkpoint" amp/scaler_state.c \
+        'record[MN_SCALER_SCALE] = record[MN_SCALER_SCALE_USED] = scale;' \
+        'record[MN_SCALER_SCALE_USED] = scale;' $scaler test_train
+    fault "tracker not in the checkpoint" amp/scaler_state.c \
+        'record[counts[i].slot] = (double)count;' 'record[counts[i].slot] = i ? (double)count : 0;' \
+        $scaler test_train
+    fault "scaler not in the checkpoint" train/checkpoint.c \
+        'MN_TRY(mn_grad_scaler_save_state(run->scaler, dict));' '' test_train
+    # -- gradients --
+    fault "finite check dropped" ops/cpu/bodies.h \
+        'found |= not_finite(g[i]) | not_finite(result);' 'found |= 0;' $scaler
+    fault "check only before the division" ops/cpu/bodies.h \
+        'not_finite(g[i]) | not_finite(result)' 'not_finite(g[i])' $scaler
+    fault "gradients of an older scale divided" amp/grad_scaler.c \
+        'p->leaf->scaling != scaler->scaling)' 'false)' $scaler
+    fault "weight of a micro-batch ignored" ops/backward_layer.c \
+        '&call->in_view[0], forward->weight)' '&call->in_view[0], 1)' $scaler
+    fault "micro-batches replace each other" autograd/leaf.c \
+        'static const mn_blend_attributes sum = {1, 1};' \
+        'static const mn_blend_attributes sum = {0, 1};' $scaler
+    fault "scaled gradients clipped and stepped" optim/optimizer.c \
+        'if (state == MN_GRAD_SCALED)' 'if (false)' $scaler
+    fault "broken-off overflow kept" amp/grad_scaler.c \
+        'if (scaler->checks == 1)' 'if (false)' $scaler
+    fault "version check dropped" autograd/backward.c \
+        'if (!saved->tensor || saved->tensor->storage->version == saved->version)' 'if (true)' \
+        test_scaler_property test_autograd
+    # -- the step --
+    fault "skip not honored by Adam" ops/cpu/optim.c \
+        'if (!skip)' 'if (!skip || call->op == &mn_ops[MN_OP_adam_step])' test_scaler_property \
+        test_optimizers
+    fault "skipped step counted as applied" ops/reference/optim.c \
+        'record[skipped ? MN_OPT_SKIPPED : MN_OPT_APPLIED] += 1;' 'record[MN_OPT_APPLIED] += 1;' \
+        $scaler
+    fault "one optimizer not told of an overflow" ops/cpu/optim.c \
+        'scaler[MN_SCALER_FOUND_INF] = optimizer[MN_OPT_FOUND_INF] = 1;' \
+        'scaler[MN_SCALER_FOUND_INF] = 1;' $scaler
+    fault "shadow not rewritten" optim/step.c \
+        'count = SHADOW + k + 1;' 'count = SHADOW;' test_autocast test_optim
+    fault "stale shadow used" amp/autocast.c \
+        'shadow->storage && shadow->version == x->storage->version' 'shadow->storage' \
+        test_autocast test_train
+    fault "clip factor above 1" ops/reference/optim.c \
+        'clip > 1 ? 1 : clip;' 'clip;' test_scaler_property test_optim
+    # -- conversion: the header that nearly all is made of, so last --
+    fault "f16 conversion truncates" core/half.h \
+        '+ 0xFFFU + (magnitude >> 13 & 1U)) >> 13' ') >> 13' test_convert test_autocast
+}
+[ $planted -gt 0 ] || die "no fault has \"$only\" in its name"
+printf '%d faults, %d not caught\n' $planted $failed
+[ $failed -eq 0 ]
