@@ -15,4 +15,8 @@ typedef struct mn_test_counter {
 
 mn_allocator mn_test_counting(mn_test_counter *counter);
 
+/* Runs in contexts in which all allocations from the k-th on fail, for k = 1, 2, ... until none is
+ * asked for: each failure is MN_ERR_MEMORY, after it the run succeeds, and nothing leaks. */
+void mn_test_exhaust(void (*run)(mn_context *context));
+
 #endif

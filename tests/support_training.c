@@ -2,6 +2,7 @@
 #include "tests/support_training.h"
 
 #include <check.h>
+#include <math.h>
 #include <string.h>
 
 const char *const mn_check_devices[2] = {"cpu", "cpu-deferred"};
@@ -130,4 +131,34 @@ mn_step_outcome mn_check_whole_step(mn_check_run *r, double g)
     ck_assert_int_eq(mn_grad_scaler_update(r->scaler), MN_OK);
     ck_assert_int_eq(mn_optimizer_zero_grad(r->sgd), MN_OK);
     return outcome;
+}
+
+const double mn_check_start[3] = {0.5, -1.25, 2};
+
+mn_tensor *mn_check_leaf(mn_context *ctx, const char *name, mn_dtype dtype)
+{
+    const int64_t count = 3;
+    mn_tensor *p = mn_parameter_create(ctx, name, dtype, 1, &count, MN_LAYOUT_PLAIN);
+    ck_assert_int_eq(mn_tensor_write_f64(p, mn_check_start, count), MN_OK);
+    return p;
+}
+
+double mn_check_gradient_at(int step, int i)
+{
+    return sin(0.7 * step + 1.3 * i) * (1 + i);
+}
+
+void mn_check_give_gradient(mn_tensor *p, int step, mn_grad_scaler *scaler)
+{
+    const int64_t count = 3;
+    double g[3];
+    for (int i = 0; i < 3; i++)
+        g[i] = mn_check_gradient_at(step, i);
+    mn_scope scope = mn_scope_begin(p->context);
+    mn_tensor *factor = mn_tensor_create(p->context, p->dtype, 1, &count);
+    mn_tensor_write_f64(factor, g, count);
+    mn_tensor *loss = mn_check_total(mn_mul(p, factor));
+    mn_status status = scaler ? mn_grad_scaler_backward(scaler, loss, 1) : mn_backward(loss, 1);
+    ck_assert_int_eq(status, MN_OK);
+    mn_scope_end(p->context, scope);
 }

@@ -41,4 +41,11 @@ mn_step_outcome mn_check_whole_step(mn_check_run *r, double g);
 /* Puts g into the gradients as if a scaled backward had given it. */
 void mn_check_give_scaled(mn_tensor *w, double g);
 
+/* A leaf of three elements that start so; its gradient in a step by formula; and a backward that
+ * makes it p's gradient, scaled if there is a scaler. */
+extern const double mn_check_start[3];
+mn_tensor *mn_check_leaf(mn_context *ctx, const char *name, mn_dtype dtype);
+double mn_check_gradient_at(int step, int i);
+void mn_check_give_gradient(mn_tensor *p, int step, mn_grad_scaler *scaler);
+
 #endif

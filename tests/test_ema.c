@@ -8,48 +8,17 @@
 #include <check.h>
 #include <math.h>
 
-static const double start[3] = {0.5, -1.25, 2};
-
-static mn_tensor *parameter(mn_context *ctx, const char *name, mn_dtype dtype)
-{
-    const int64_t count = 3;
-    mn_tensor *p = mn_parameter_create(ctx, name, dtype, 1, &count, MN_LAYOUT_PLAIN);
-    ck_assert_int_eq(mn_tensor_write_f64(p, start, count), MN_OK);
-    return p;
-}
-
-static double gradient_at(int step, int i)
-{
-    return sin(0.7 * step + 1.3 * i) * (1 + i);
-}
-
-/* Makes gradient_at(step, ...) the gradient of p, scaled if there is a scaler. */
-static void give_gradient(mn_tensor *p, int step, mn_grad_scaler *scaler)
-{
-    const int64_t count = 3;
-    double g[3];
-    for (int i = 0; i < 3; i++)
-        g[i] = gradient_at(step, i);
-    mn_scope scope = mn_scope_begin(p->context);
-    mn_tensor *factor = mn_tensor_create(p->context, p->dtype, 1, &count);
-    mn_tensor_write_f64(factor, g, count);
-    mn_tensor *loss = mn_check_total(mn_mul(p, factor));
-    mn_status status = scaler ? mn_grad_scaler_backward(scaler, loss, 1) : mn_backward(loss, 1);
-    ck_assert_int_eq(status, MN_OK);
-    mn_scope_end(p->context, scope);
-}
-
 /* ---- in place -------------------------------------------------------------------------------- */
 
 START_TEST(test_clip_value)
 {
     mn_context *ctx = mn_check_context(mn_check_devices[_i]);
-    mn_tensor *p = parameter(ctx, "fc.bias", _i ? MN_F64 : MN_F32);
+    mn_tensor *p = mn_check_leaf(ctx, "fc.bias", _i ? MN_F64 : MN_F32);
     mn_optimizer *optimizer = mn_adam_create(ctx, &p, 1, NULL);
     const double bad[3] = {(double)NAN, -7, (double)INFINITY};
     mn_clip_grad_value(optimizer, 1);
     mn_check_expect(ctx, MN_ERR_NO_GRADIENT, "0 of 1");
-    give_gradient(p, 2, NULL);
+    mn_check_give_gradient(p, 2, NULL);
     mn_tensor_write_f64(mn_grad(p), bad, 3);
     uint64_t waits = ctx->device->synchronizations;
     ck_assert_int_eq(mn_clip_grad_value(optimizer, 2.5), MN_OK);
@@ -64,7 +33,7 @@ START_TEST(test_clip_value)
     ck_assert_int_eq(mn_clip_grad_value(NULL, 1), MN_ERR_ARGUMENT);
     mn_optimizer_zero_grad(optimizer);
     mn_grad_scaler *scaler = mn_grad_scaler_create(ctx, NULL);
-    give_gradient(p, 0, scaler);
+    mn_check_give_gradient(p, 0, scaler);
     mn_clip_grad_value(optimizer, 1);
     mn_check_expect(ctx, MN_ERR_STATE, "call mn_grad_scaler_unscale before clipping (fc.bias)");
     mn_grad_scaler_free(scaler);
@@ -84,7 +53,7 @@ START_TEST(test_in_place)
     mn_context *ctx = mn_check_context("cpu-deferred");
     mn_tensor *x = mn_tensor_create(ctx, floats[_i % 4], 1, &count);
     mn_tensor *y = mn_tensor_create(ctx, floats[_i / 4], 1, &count);
-    mn_tensor_write_f64(x, start, count);
+    mn_tensor_write_f64(x, mn_check_start, count);
     mn_tensor_write_f64(y, addend, count);
     uint64_t version = mn_tensor_version(x);
     ck_assert_int_eq(mn_tensor_add(x, y, -0.25), MN_OK);
@@ -109,7 +78,7 @@ END_TEST
 START_TEST(test_in_place_refusals)
 {
     mn_context *ctx = mn_check_context("cpu");
-    mn_tensor *p = parameter(ctx, "p", MN_F32), *x = mn_mul(p, p);
+    mn_tensor *p = mn_check_leaf(ctx, "p", MN_F32), *x = mn_mul(p, p);
     mn_tensor *whole = mn_full(ctx, MN_I32, 0, NULL, 1), *other = mn_full(ctx, MN_F32, 0, NULL, 1);
     mn_tensor_add(p, other, 1);
     mn_check_expect(ctx, MN_ERR_STATE, "tensor_add: the destination is part of the graph");
@@ -147,7 +116,7 @@ END_TEST
 START_TEST(test_ema)
 {
     mn_context *ctx = mn_check_context(mn_check_devices[_i % 2]);
-    mn_tensor *p = parameter(ctx, "p", _i < 2 ? MN_F32 : MN_BF16);
+    mn_tensor *p = mn_check_leaf(ctx, "p", _i < 2 ? MN_F32 : MN_BF16);
     mn_adam_options adam = mn_adam_options_default();
     adam.lr = 0.1;
     mn_optimizer *optimizer = mn_adam_create(ctx, &p, 1, &adam);
@@ -155,9 +124,9 @@ START_TEST(test_ema)
     mn_ema_options options = mn_ema_options_default();
     options.decay = 0.75;
     mn_ema *ema = mn_ema_create(ctx, &p, 1, &options);
-    double hand[3] = {start[0], start[1], start[2]};
+    double hand[3] = {mn_check_start[0], mn_check_start[1], mn_check_start[2]};
     for (int step = 0; step < 6; step++) {
-        give_gradient(p, step, scaler);
+        mn_check_give_gradient(p, step, scaler);
         if (step == 3)
             ck_assert_int_eq(mn_tensor_scale(mn_grad(p), (double)INFINITY, 0), MN_OK);
         mn_grad_scaler_step(scaler, optimizer, NULL);
@@ -192,7 +161,7 @@ END_TEST
 START_TEST(test_ema_state)
 {
     mn_context *ctx = mn_check_context("cpu");
-    mn_tensor *p[2] = {parameter(ctx, "fc.weight", MN_BF16), parameter(ctx, "", MN_F32)};
+    mn_tensor *p[2] = {mn_check_leaf(ctx, "fc.weight", MN_BF16), mn_check_leaf(ctx, "", MN_F32)};
     mn_ema *from = mn_ema_create(ctx, p, 2, NULL);
     mn_no_grad_begin(ctx);
     mn_tensor_fill(p[0], 3);
@@ -214,7 +183,7 @@ START_TEST(test_ema_state)
     ck_assert_double_eq(mn_check_at(p[0], 1), 3);
     ck_assert_int_eq(mn_ema_load_state(to, dict), MN_OK);
     ck_assert_int_eq(mn_ema_swap(to), MN_OK);
-    ck_assert_double_eq(mn_check_at(p[0], 1), start[1]);
+    ck_assert_double_eq(mn_check_at(p[0], 1), mn_check_start[1]);
     mn_module *net = mn_linear_layer(ctx, 2, 2, false);
     ck_assert_int_eq(mn_module_init(net), MN_OK);
     ck_assert_int_eq(mn_module_save_state(net, dict), MN_OK);
@@ -232,7 +201,7 @@ END_TEST
 START_TEST(test_ema_refusals)
 {
     mn_context *ctx = mn_check_context("cpu");
-    mn_tensor *p = parameter(ctx, "p", MN_F32);
+    mn_tensor *p = mn_check_leaf(ctx, "p", MN_F32);
     mn_ema_options options = mn_ema_options_default();
     ck_assert_ptr_null(mn_ema_create(NULL, &p, 1, NULL));
     ck_assert_ptr_null(mn_ema_create(ctx, &p, 0, NULL));
@@ -266,7 +235,7 @@ START_TEST(test_ema_is_whole_or_not_at_all)
         options.kernels = MN_KERNELS_REFERENCE;
         options.allocator = mn_test_counting(&counter);
         mn_context *ctx = mn_context_create(&options, NULL);
-        mn_tensor *p[2] = {parameter(ctx, "a", MN_F32), parameter(ctx, "b", MN_F32)};
+        mn_tensor *p[2] = {mn_check_leaf(ctx, "a", MN_F32), mn_check_leaf(ctx, "b", MN_F32)};
         mn_ema *ema = mn_ema_create(ctx, p, 2, NULL);
         for (int i = 0; i < 2; i++)
             mn_tensor_write_f64(p[i], moved, 3);
@@ -276,7 +245,8 @@ START_TEST(test_ema_is_whole_or_not_at_all)
         counter.fail_at = 0;
         mn_error_clear(ctx);
         for (int i = 0; i < 2; i++)
-            ck_assert_double_eq(mn_check_at(p[i], 0), status == MN_OK ? start[0] : moved[0]);
+            ck_assert_double_eq(mn_check_at(p[i], 0),
+                                status == MN_OK ? mn_check_start[0] : moved[0]);
         ck_assert(status == MN_OK || mn_ema_update(ema, NULL) == MN_OK);
         mn_ema_free(ema);
         mn_release(p[0]);

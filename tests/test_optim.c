@@ -531,26 +531,7 @@ static void try_run(mn_context *ctx)
 
 START_TEST(test_memory_exhaustion)
 {
-    bool succeeded = false;
-    for (long k = 1; k < 2000 && !succeeded; k++) {
-        mn_test_counter counter = {.fail_at = 0};
-        mn_context_options options = mn_context_options_default();
-        options.threads = 1;
-        options.allocator = mn_test_counting(&counter);
-        mn_context *ctx = mn_context_create(&options, NULL);
-        counter.fail_at = counter.calls + k;
-        try_run(ctx);
-        succeeded = counter.calls < counter.fail_at;
-        ck_assert_msg(mn_ok(ctx) || mn_error_status(ctx) == MN_ERR_MEMORY, "%ld: %s", k,
-                      mn_error_message(ctx));
-        mn_error_clear(ctx);
-        counter.fail_at = 0;
-        try_run(ctx);
-        ck_assert(mn_ok(ctx));
-        mn_context_free(ctx);
-        ck_assert_int_eq(counter.blocks, 0);
-    }
-    ck_assert(succeeded);
+    mn_test_exhaust(try_run);
 }
 END_TEST
 

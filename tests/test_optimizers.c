@@ -10,40 +10,9 @@
 #include <math.h>
 #include <string.h>
 
-static const double start[3] = {0.5, -1.25, 2};
-
-static mn_tensor *parameter(mn_context *ctx, const char *name, mn_dtype dtype)
-{
-    const int64_t count = 3;
-    mn_tensor *p = mn_parameter_create(ctx, name, dtype, 1, &count, MN_LAYOUT_PLAIN);
-    ck_assert_int_eq(mn_tensor_write_f64(p, start, count), MN_OK);
-    return p;
-}
-
-static double gradient_at(int step, int i)
-{
-    return sin(0.7 * step + 1.3 * i) * (1 + i);
-}
-
-/* Makes gradient_at(step, ...) the gradient of p, scaled if there is a scaler. */
-static void give_gradient(mn_tensor *p, int step, mn_grad_scaler *scaler)
-{
-    const int64_t count = 3;
-    double g[3];
-    for (int i = 0; i < 3; i++)
-        g[i] = gradient_at(step, i);
-    mn_scope scope = mn_scope_begin(p->context);
-    mn_tensor *factor = mn_tensor_create(p->context, p->dtype, 1, &count);
-    mn_tensor_write_f64(factor, g, count);
-    mn_tensor *loss = mn_check_total(mn_mul(p, factor));
-    mn_status status = scaler ? mn_grad_scaler_backward(scaler, loss, 1) : mn_backward(loss, 1);
-    ck_assert_int_eq(status, MN_OK);
-    mn_scope_end(p->context, scope);
-}
-
 static void step_once(mn_optimizer *optimizer, mn_tensor *p, int step)
 {
-    give_gradient(p, step, NULL);
+    mn_check_give_gradient(p, step, NULL);
     ck_assert_int_eq(mn_optimizer_step(optimizer), MN_OK);
     ck_assert_int_eq(mn_optimizer_zero_grad(optimizer), MN_OK);
 }
@@ -103,7 +72,8 @@ static double rmsprop_by_hand(const recipe *r, double g, double *a, double *b)
 static void step_by_hand(const recipe *r, int step, int t, state *s)
 {
     for (int i = 0; i < 3; i++) {
-        double g = gradient_at(step, i) + (r->kind == ADAMW ? 0 : r->weight_decay * s->p[i]);
+        double g =
+            mn_check_gradient_at(step, i) + (r->kind == ADAMW ? 0 : r->weight_decay * s->p[i]);
         if (r->kind == ADAMW)
             s->p[i] *= 1 - r->lr * r->weight_decay;
         s->p[i] -= r->kind == RMSPROP ? rmsprop_by_hand(r, g, &s->a[i], &s->b[i])
@@ -114,12 +84,12 @@ static void step_by_hand(const recipe *r, int step, int t, state *s)
 static void check_trajectory(const recipe *r, const char *device, mn_dtype dtype, double tolerance)
 {
     mn_context *ctx = mn_check_context(device);
-    mn_tensor *p = parameter(ctx, "p", dtype);
+    mn_tensor *p = mn_check_leaf(ctx, "p", dtype);
     mn_optimizer *optimizer = create(r, &p, 1, (mn_schedule){.kind = MN_SCHEDULE_CONSTANT});
-    state hand = {{start[0], start[1], start[2]}, {0}, {0}};
+    state hand = {{mn_check_start[0], mn_check_start[1], mn_check_start[2]}, {0}, {0}};
     for (int step = 0; step < 20; step++) {
         uint64_t waits = ctx->device->synchronizations;
-        give_gradient(p, step, NULL);
+        mn_check_give_gradient(p, step, NULL);
         waits = ctx->device->synchronizations;
         ck_assert_int_eq(mn_optimizer_step(optimizer), MN_OK);
         ck_assert_int_eq(mn_optimizer_zero_grad(optimizer), MN_OK);
@@ -161,13 +131,13 @@ START_TEST(test_skipped)
 {
     const recipe *r = &recipes[_i % RECIPES];
     mn_context *ctx = mn_check_context(mn_check_devices[_i / RECIPES]);
-    mn_tensor *p = parameter(ctx, "p", MN_F64);
+    mn_tensor *p = mn_check_leaf(ctx, "p", MN_F64);
     mn_optimizer *optimizer = create(r, &p, 1, (mn_schedule){.kind = MN_SCHEDULE_CONSTANT});
     mn_grad_scaler *scaler = mn_grad_scaler_create(ctx, NULL);
-    state hand = {{start[0], start[1], start[2]}, {0}, {0}};
+    state hand = {{mn_check_start[0], mn_check_start[1], mn_check_start[2]}, {0}, {0}};
     for (int step = 0, t = 1; step < 6; step++) {
         mn_step_outcome outcome;
-        give_gradient(p, step, scaler);
+        mn_check_give_gradient(p, step, scaler);
         if (step % 2)
             ck_assert_int_eq(mn_tensor_scale(mn_grad(p), (double)INFINITY, 0), MN_OK);
         ck_assert_int_eq(mn_grad_scaler_step(scaler, optimizer, &outcome), MN_OK);
@@ -195,7 +165,7 @@ START_TEST(test_groups)
     mn_context *ctx = mn_check_context(mn_check_devices[_i]);
     mn_tensor *p[4];
     for (int i = 0; i < 4; i++)
-        p[i] = parameter(ctx, i == 3 ? "" : &"a\0b\0c"[2 * i], MN_F64);
+        p[i] = mn_check_leaf(ctx, i == 3 ? "" : &"a\0b\0c"[2 * i], MN_F64);
     mn_optimizer *optimizer = create(r, p, 1, halves);
     mn_param_group_options group = mn_param_group_options_default();
     group.lr = 0.3;
@@ -208,10 +178,10 @@ START_TEST(test_groups)
     used[2].weight_decay = used[3].weight_decay = 0;
     state hand[4];
     for (int i = 0; i < 4; i++)
-        hand[i] = (state){{start[0], start[1], start[2]}, {0}, {0}};
+        hand[i] = (state){{mn_check_start[0], mn_check_start[1], mn_check_start[2]}, {0}, {0}};
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < 4; i++)
-            give_gradient(p[i], step, NULL);
+            mn_check_give_gradient(p[i], step, NULL);
         ck_assert_int_eq(mn_optimizer_step(optimizer), MN_OK);
         mn_optimizer_zero_grad(optimizer);
         for (int i = 0; i < 4; i++) {
@@ -259,7 +229,7 @@ START_TEST(test_group_refusals)
     mn_context *ctx = mn_check_context("cpu");
     mn_tensor *p[4];
     for (int i = 0; i < 4; i++)
-        p[i] = parameter(ctx, &"abcd"[i], MN_F32);
+        p[i] = mn_check_leaf(ctx, &"abcd"[i], MN_F32);
     mn_optimizer *optimizer = mn_adam_create(ctx, p, 1, NULL);
     mn_param_group_options group = mn_param_group_options_default();
     ck_assert_int_eq(mn_optimizer_add_group(optimizer, p + 1, 2, NULL), MN_OK);
@@ -324,19 +294,19 @@ START_TEST(test_schedules)
 {
     const schedule_case *c = &schedule_cases[_i / 2];
     mn_context *ctx = mn_check_context(mn_check_devices[_i % 2]);
-    mn_tensor *p = parameter(ctx, "p", MN_F64);
+    mn_tensor *p = mn_check_leaf(ctx, "p", MN_F64);
     mn_sgd_options options = mn_sgd_options_default();
     options.lr = 0.3;
     options.schedule = c->schedule;
     mn_optimizer *sgd = mn_sgd_create(ctx, &p, 1, &options);
     ck_assert_msg(sgd != NULL, "%s", mn_error_message(ctx));
-    double hand = start[1];
+    double hand = mn_check_start[1];
     for (int t = 0; t < c->count; t++) {
         mn_optimizer_stats stats;
         ck_assert_int_eq(mn_optimizer_stats_get(sgd, &stats), MN_OK);
         ck_assert_double_eq_tol(stats.lr, 0.3 * c->factors[t], 1e-15);
         step_once(sgd, p, t);
-        hand -= 0.3 * c->factors[t] * gradient_at(t, 1);
+        hand -= 0.3 * c->factors[t] * mn_check_gradient_at(t, 1);
         ck_assert_double_eq_tol(mn_check_at(p, 1), hand, 1e-14);
     }
     mn_optimizer_free(sgd);
@@ -361,7 +331,7 @@ START_TEST(test_bad_schedules)
         {{.kind = (mn_schedule_kind)-1}, "no schedule -1"},
     };
     mn_context *ctx = mn_check_context("cpu");
-    mn_tensor *p = parameter(ctx, "p", MN_F32);
+    mn_tensor *p = mn_check_leaf(ctx, "p", MN_F32);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ck_assert_ptr_null(create(&recipes[0], &p, 1, bad[i].schedule));
         mn_check_expect(ctx, MN_ERR_ARGUMENT, bad[i].text);
@@ -388,7 +358,7 @@ START_TEST(test_bad_options)
         {{RMSPROP, 1, 0.9, 0, (double)INFINITY, 0}, "rmsprop: eps is inf"},
     };
     mn_context *ctx = mn_check_context("cpu");
-    mn_tensor *p = parameter(ctx, "p", MN_F32);
+    mn_tensor *p = mn_check_leaf(ctx, "p", MN_F32);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ck_assert_ptr_null(create(&bad[i].recipe, &p, 1, (mn_schedule){.kind = 0}));
         mn_check_expect(ctx, MN_ERR_ARGUMENT, bad[i].text);
@@ -411,7 +381,7 @@ START_TEST(test_resume)
     const recipe *r = &recipes[_i % RECIPES];
     const mn_schedule schedule = {.kind = MN_SCHEDULE_COSINE, .total_steps = 9, .warmup_steps = 2};
     mn_context *ctx = mn_check_context(mn_check_devices[_i / RECIPES]);
-    mn_tensor *p[2] = {parameter(ctx, "p", MN_F32), parameter(ctx, "p", MN_F32)};
+    mn_tensor *p[2] = {mn_check_leaf(ctx, "p", MN_F32), mn_check_leaf(ctx, "p", MN_F32)};
     mn_optimizer *whole = create(r, &p[0], 1, schedule), *second = create(r, &p[1], 1, schedule);
     mn_state_dict *dict = mn_state_dict_create(ctx);
     mn_state_entry entry;
@@ -472,26 +442,7 @@ static void try_run(mn_context *ctx)
 
 START_TEST(test_memory_exhaustion)
 {
-    bool succeeded = false;
-    for (long k = 1; k < 2000 && !succeeded; k++) {
-        mn_test_counter counter = {.fail_at = 0};
-        mn_context_options options = mn_context_options_default();
-        options.threads = 1;
-        options.allocator = mn_test_counting(&counter);
-        mn_context *ctx = mn_context_create(&options, NULL);
-        counter.fail_at = counter.calls + k;
-        try_run(ctx);
-        succeeded = counter.calls < counter.fail_at;
-        ck_assert_msg(mn_ok(ctx) || mn_error_status(ctx) == MN_ERR_MEMORY, "%ld: %s", k,
-                      mn_error_message(ctx));
-        mn_error_clear(ctx);
-        counter.fail_at = 0;
-        try_run(ctx);
-        ck_assert(mn_ok(ctx));
-        mn_context_free(ctx);
-        ck_assert_int_eq(counter.blocks, 0);
-    }
-    ck_assert(succeeded);
+    mn_test_exhaust(try_run);
 }
 END_TEST
 
