@@ -77,8 +77,12 @@ static mn_tensor *from_shadow(mn_tensor *x, mn_dtype dtype)
 {
     const mn_cast_attributes attributes = {dtype};
     mn_shadow *shadow = &x->leaf->shadow[dtype == MN_BF16];
-    if (shadow->storage && shadow->version == x->storage->version)
-        return mn_tensor_view(shadow->storage, 0, dtype, x->ndim, x->shape);
+    if (shadow->storage && shadow->version == x->storage->version) {
+        mn_tensor *view = mn_tensor_view(shadow->storage, 0, dtype, x->ndim, x->shape);
+        if (view)
+            mn_observe_shadow(x, view);
+        return view;
+    }
     mn_tensor *made = mn_dispatch1(x->context, MN_OP_cast, &x, 1, &attributes);
     if (!made)
         return NULL;
@@ -92,10 +96,11 @@ static mn_tensor *from_shadow(mn_tensor *x, mn_dtype dtype)
 static mn_tensor *cast(mn_tensor *x, mn_dtype dtype)
 {
     const mn_cast_attributes attributes = {dtype};
+    mn_context *context = x->context;
     mn_tensor *y = is_low(dtype) && is_parameter(x)
                        ? from_shadow(x, dtype)
                        : mn_dispatch1(x->context, MN_OP_cast, &x, 1, &attributes);
-    if (!y || mn_record(x->context, &mn_ops[MN_OP_cast], &x, 1, &attributes, &y) != MN_OK)
+    if (!y || mn_record(context, &mn_ops[MN_OP_cast], &x, 1, &attributes, &y) != MN_OK)
         return NULL;
     return y;
 }
@@ -147,12 +152,15 @@ static mn_status cast_all(mn_context *context, const mn_op *op, mn_tensor **inpu
 }
 
 mn_status mn_autocast_inputs(mn_context *context, const mn_op *op, mn_tensor **inputs, int count,
-                             bool *f32_output)
+                             mn_cast_choice *choice)
 {
     const mn_dtype dtype = mn_autocast_dtype(context);
     if (dtype == MN_F32)
         return MN_OK;
-    switch (rule_of(context, op)) {
+    *choice = (mn_cast_choice){.active = true, .region = dtype, .rule = rule_of(context, op)};
+    context->cast = *choice;
+    context->cast.is_cast = true; /* of what is dispatched until the op itself is */
+    switch (choice->rule) {
     case MN_CAST_LOWER:
         return cast_all(context, op, inputs, count, dtype);
     case MN_CAST_FP32:
@@ -160,7 +168,7 @@ mn_status mn_autocast_inputs(mn_context *context, const mn_op *op, mn_tensor **i
     case MN_CAST_PROMOTE:
         return cast_all(context, op, inputs, count, widest(inputs, count));
     case MN_CAST_FP32_OUT:
-        *f32_output = count > 0 && inputs[0] && is_low(inputs[0]->dtype);
+        choice->f32_output = count > 0 && inputs[0] && is_low(inputs[0]->dtype);
         return MN_OK;
     case MN_CAST_REFUSE:
         return mn_fail(context, MN_ERR_UNSUPPORTED, "%s is unsafe inside an autocast region%s%s",

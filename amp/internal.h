@@ -15,7 +15,7 @@ typedef struct mn_autocast {
 mn_autocast *mn_autocast_state(mn_context *context);
 /* Casts an op's inputs by its rule: the context's cast hook. */
 mn_status mn_autocast_inputs(mn_context *context, const mn_op *op, mn_tensor **inputs, int count,
-                             bool *f32_output);
+                             mn_cast_choice *choice);
 
 struct mn_grad_scaler {
     mn_context *context;

@@ -277,7 +277,6 @@ static void run_backward(mn_node *node, const mn_pass *pass)
         return;
     if (pass->create_graph)
         connect_call(&call, node);
-    mn_autograd_state(context)->running = node->op;
     mn_status status = mn_ok(context) ? node->op->backward(&call) : context->error.status;
     if (status != MN_OK)
         mn_fail(context, status, "%s: backward failed", node->op->name);
@@ -297,8 +296,12 @@ static void run_node(mn_node *node, const mn_pass *pass)
         return;
     mn_scope scope = mn_scope_begin(context);
     push_path(context, node);
+    context->backward_of = node->op;
+    context->backward_layer = node->path ? node->path : "";
     if (mn_ok(context))
         run_backward(node, pass);
+    context->backward_of = NULL;
+    context->backward_layer = NULL;
     mn_name_pop(context);
     mn_scope_end(context, scope);
     if (!pass->create_graph)

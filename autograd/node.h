@@ -50,7 +50,6 @@ struct mn_node {
 
 typedef struct mn_autograd {
     uint64_t sequence, passes;
-    const mn_op *running; /* op whose backward runs */
     mn_sections no_grad;
 } mn_autograd;
 

@@ -186,7 +186,7 @@ static mn_status check_twice(mn_context *context, const mn_op *op, mn_tensor *co
     if (!context->in_backward || !floating || !refused)
         return MN_OK;
     return mn_fail(context, MN_ERR_UNSUPPORTED, "the backward of %s cannot be differentiated",
-                   mn_autograd_state(context)->running->name);
+                   context->backward_of->name);
 }
 
 mn_status mn_record(mn_context *context, const mn_op *op, mn_tensor *const *inputs, int input_count,
@@ -240,10 +240,17 @@ static mn_status check_call(mn_context *context, const mn_op *op, mn_tensor *con
 static mn_status apply(mn_context *context, const mn_op *op, mn_tensor **inputs, int input_count,
                        const void *attributes, mn_tensor **outputs)
 {
-    bool f32_output = false;
+    static const mn_cast_choice none;
+    mn_cast_choice choice = none;
+    mn_status status = MN_OK;
     if (context->cast_hook && !context->in_backward)
-        MN_TRY(context->cast_hook(context, op, inputs, input_count, &f32_output));
-    MN_TRY(mn_dispatch(context, op, inputs, input_count, attributes, f32_output, outputs));
+        status = context->cast_hook(context, op, inputs, input_count, &choice);
+    context->cast = choice;
+    if (status == MN_OK)
+        status =
+            mn_dispatch(context, op, inputs, input_count, attributes, choice.f32_output, outputs);
+    context->cast = none;
+    MN_TRY(status);
     return mn_record(context, op, inputs, input_count, attributes, outputs);
 }
 

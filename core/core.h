@@ -42,6 +42,7 @@ typedef struct mn_storage {
     size_t bytes;
     int references;
     uint64_t version;
+    uint64_t serial; /* its number among all storages of the context */
 } mn_storage;
 
 mn_storage *mn_storage_create(mn_context *context, size_t bytes); /* one reference */
@@ -128,10 +129,19 @@ typedef struct mn_slot {
     void (*scope_end)(mn_context *context, void *state, int depth);
 } mn_slot;
 
+/* What autocast decided about a call of an op. */
+typedef struct mn_cast_choice {
+    bool active;       /* in an enabled region, ... */
+    mn_dtype region;   /* ... of this dtype, in which ... */
+    mn_cast_rule rule; /* ... this rule fired */
+    bool f32_output;   /* FP32_OUT fired on a 16-bit input */
+    bool is_cast;      /* the op is a cast that autocast makes for another one */
+} mn_cast_choice;
+
 /* Called by mn_apply before the shape rule, unless inside backward: may replace entries of inputs
- * by casts of them and set *f32_output. */
+ * by casts of them, and fills in *choice, which starts as none. */
 typedef mn_status (*mn_cast_hook)(mn_context *context, const mn_op *op, mn_tensor **inputs,
-                                  int count, bool *f32_output);
+                                  int count, mn_cast_choice *choice);
 
 #define MN_HOST_CLASSES 32
 #define MN_POOL_BINS    256
@@ -152,6 +162,7 @@ typedef struct mn_pool {
 
 struct mn_free_block;
 struct mn_name;
+struct mn_observer;
 
 /* mn_context_free with objects left (tensors that were retained, parameters, modules, ...) only
  * closes the context: slots and threads are gone and a pending error stays for good, so that every
@@ -176,7 +187,13 @@ struct mn_context {
     mn_slot slots[MN_SLOT_COUNT];
     mn_cast_hook cast_hook;
     bool closed;
+    mn_cast_choice cast;            /* about the op that is being applied */
+    struct mn_observer *observers;  /* NULL: nobody looks on */
+    struct mn_store_counts *stores; /* where calls count their 16-bit stores; NULL: they do not */
+    uint64_t storages;              /* made so far */
     bool in_backward;
+    const mn_op *backward_of; /* op whose backward runs, and its layer path; else NULL */
+    const char *backward_layer;
     bool create_graph; /* backward is itself recorded */
     bool rehearsing;   /* dispatch does all but the work: what can run out of memory does so now */
     bool no_grad;      /* inside a no-grad section */

@@ -13,6 +13,7 @@ mn_storage *mn_storage_create(mn_context *context, size_t bytes)
     storage->context = context;
     storage->bytes = bytes;
     storage->references = 1;
+    storage->serial = ++context->storages;
     storage->data = mn_pool_alloc(context, bytes);
     if (!storage->data && bytes > 0) {
         mn_host_free(context, storage, sizeof *storage);

@@ -232,6 +232,13 @@ MN_API mn_tensor *mn_scope_keep(mn_tensor *tensor);
 MN_API void mn_name_push(mn_context *context, const char *name);
 MN_API void mn_name_pop(mn_context *context);
 
+/* What an op ran for. */
+typedef enum mn_direction {
+    MN_FORWARD = 0,  /* called by a model or by a program */
+    MN_BACKWARD = 1, /* applied by backward */
+    MN_UPDATE = 2    /* of an optimizer, a scaler or a report */
+} mn_direction;
+
 /* ---------------------------------------------------------------------------------------------
  * Tensors
  * ------------------------------------------------------------------------------------------ */

@@ -44,6 +44,7 @@ typedef struct mn_plan {
 
 struct mn_cpu; /* worker threads, kernel set, conversions; opaque here */
 struct mn_op;
+struct mn_store_counts; /* of a monitor; opaque here */
 
 /* One execution of an op: self-contained, so that a device may copy and queue it. */
 typedef struct mn_call {
@@ -60,6 +61,7 @@ typedef struct mn_call {
     size_t workspace_bytes;
     const struct mn_cpu *cpu;
     mn_fault *fault;
+    struct mn_store_counts *stores; /* NULL: 16-bit stores are not counted */
 } mn_call;
 
 /* Shape and dtype rule: reads in and attributes, fills out[i].dtype, ndim, shape (numel is computed

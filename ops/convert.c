@@ -1,6 +1,11 @@
 /* ops/convert.c: elements of any dtype as f64 and back, for casts and the reference kernels. */
 #include "ops/internal.h"
 
+#include "core/half.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
 void mn_to_f64(mn_dtype dtype, int64_t n, const void *from, double *to)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -51,4 +56,41 @@ void mn_from_f64(mn_dtype dtype, bool wrap, int64_t n, const double *from, void 
         else
             ((uint8_t *)to)[i] = (uint8_t)to_integer(dtype, wrap, from[i]);
     }
+}
+
+/* ---- what stores lose ------------------------------------------------------------------------ */
+
+static void add_counts(mn_store_counts *counts, uint64_t stored, uint64_t lost)
+{
+    atomic_fetch_add_explicit(&counts->stored, stored, memory_order_relaxed);
+    atomic_fetch_add_explicit(&counts->lost, lost, memory_order_relaxed);
+}
+
+void mn_count_stores(mn_store_counts *counts, int64_t n, const float *from, const void *to)
+{
+    const uint16_t *half = to;
+    uint64_t stored = 0, lost = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const bool value = (mn_f32_bits(from[i]) & 0x7FFFFFFFU) != 0;
+        stored += value;
+        lost += value && (half[i] & 0x7FFFU) == 0;
+    }
+    add_counts(counts, stored, lost);
+}
+
+void mn_count_stores_f64(mn_store_counts *counts, mn_dtype dtype, int64_t n, const double *from,
+                         const void *to)
+{
+    const uint16_t *half = to;
+    uint64_t stored = 0, lost = 0;
+    if (!counts || !mn_is_16_bit(dtype))
+        return;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t bits;
+        memcpy(&bits, &from[i], sizeof bits);
+        const bool value = bits << 1 != 0;
+        stored += value;
+        lost += value && (half[i] & 0x7FFFU) == 0;
+    }
+    add_counts(counts, stored, lost);
 }

@@ -106,6 +106,7 @@ static void start_call(mn_context *context, const mn_op *op, mn_tensor *const *i
     call->output_count = op->outputs;
     call->cpu = &context->cpu;
     call->fault = context->device->fault;
+    call->stores = context->stores;
     for (int i = 0; i < count; i++)
         call->in[i] = mn_tensor_as_view(inputs[i]);
     if (attributes)
@@ -335,7 +336,10 @@ mn_status mn_dispatch(mn_context *context, const mn_op *op, mn_tensor *const *in
     MN_TRY(check_inputs(context, op, inputs, input_count));
     start_call(context, op, inputs, input_count, attributes, &call);
     MN_TRY(infer_outputs(context, &call, f32_output));
-    MN_TRY(serve(context, &call, inputs, results));
+    if (context->observers)
+        MN_TRY(mn_observe(context, &call, inputs, results, serve));
+    else
+        MN_TRY(serve(context, &call, inputs, results));
     for (int i = 0; i < op->outputs; i++)
         outputs[i] = results[i];
     return MN_OK;

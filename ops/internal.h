@@ -79,6 +79,12 @@ mn_ops_state *mn_ops_state_get(mn_context *context);
  * each op, dtypes, shapes and attributes. */
 mn_status mn_plan_find(mn_context *context, const mn_kernel *kernel, mn_call *call);
 
+/* Serves a call with observers told of it. */
+typedef mn_status (*mn_serve_fn)(mn_context *context, mn_call *call, mn_tensor *const *inputs,
+                                 mn_tensor **outputs);
+mn_status mn_observe(mn_context *context, mn_call *call, mn_tensor *const *inputs,
+                     mn_tensor **outputs, mn_serve_fn serve);
+
 /* The reference kernel as device work: its workspace holds all operands in f64. */
 mn_status mn_reference_prepare(const mn_call *call, size_t *workspace_bytes);
 void mn_reference_run(const void *record);

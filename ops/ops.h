@@ -39,6 +39,48 @@ typedef enum mn_served_by {
     MN_SERVED_WIDENED
 } mn_served_by;
 mn_served_by mn_op_served_by(const mn_context *context, const mn_op *op, mn_dtype dtype);
+/* What 16-bit stores lost. Added to from several threads at once. */
+typedef struct mn_store_counts {
+    _Atomic uint64_t stored; /* values that were not zero */
+    _Atomic uint64_t lost;   /* those of them that became zero */
+} mn_store_counts;
+/* Counts n values and what they were stored as, f16 or bf16; the second takes NULL counts and other
+ * dtypes, which it ignores. */
+void mn_count_stores(mn_store_counts *counts, int64_t n, const float *from, const void *to);
+void mn_count_stores_f64(mn_store_counts *counts, mn_dtype dtype, int64_t n, const double *from,
+                         const void *to);
+
+/* One call of an op, for those that look on; valid during the call. */
+typedef struct mn_observed {
+    const mn_op *op;
+    const void *attributes;
+    mn_tensor *const
+        *inputs; /* as the kernel gets them, after autocast; optional ones may be NULL */
+    int input_count;
+    mn_tensor *const *outputs; /* [op->outputs]; NULL before the call */
+    mn_direction direction;
+    const char *layer; /* path; backward: of the op whose gradient it is; "" outside of any */
+    const mn_op *backward_of; /* op whose backward applies this one; NULL for none */
+    mn_cast_choice cast;
+    mn_served_by served;     /* NONE: a view, or a cast served by a parameter's 16-bit shadow */
+    mn_store_counts *stores; /* before the call an observer may say where its stores are counted */
+    bool rehearsing;         /* a call that is to come is rehearsed: it does not run */
+} mn_observed;
+/* Told of every call that dispatch serves, those that observers make themselves and the parts of a
+ * widened one left out; either function may be NULL. before may fail (a call is then refused),
+ * after may not: what it needs it gets in before, which a rehearsed call meets as well. Not owned:
+ * it stays where it is until removed; removing twice is harmless. */
+typedef struct mn_observer mn_observer;
+struct mn_observer {
+    mn_observer *next;
+    mn_status (*before)(mn_observer *observer, mn_context *context, mn_observed *call);
+    void (*after)(mn_observer *observer, mn_context *context, const mn_observed *call);
+};
+void mn_observer_add(mn_context *context, mn_observer *observer);
+void mn_observer_remove(mn_context *context, mn_observer *observer);
+/* Tells them of a cast that a parameter's shadow served. */
+void mn_observe_shadow(mn_tensor *parameter, mn_tensor *shadow);
+
 /* How many calls were served by widening since the context was made. */
 uint64_t mn_widened_calls(const mn_context *context);
 /* How many calls of a built-in op there were. */

@@ -52,10 +52,13 @@ void mn_reference_run(const void *record)
     for (int i = 0; i < call->output_count; i++) {
         const mn_view *view = &call->out[i];
         mn_from_f64(view->dtype, wrap, view->numel, out[i], view->data);
+        mn_count_stores_f64(call->stores, view->dtype, view->numel, out[i], view->data);
     }
     for (int i = 0; i < call->input_count; i++) {
         const mn_view *view = &call->in[i];
-        if (view->present && call->op->mutates >> i & 1u)
+        if (view->present && call->op->mutates >> i & 1u) {
             mn_from_f64(view->dtype, wrap, view->numel, in[i], view->data);
+            mn_count_stores_f64(call->stores, view->dtype, view->numel, in[i], view->data);
+        }
     }
 }

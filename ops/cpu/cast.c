@@ -39,12 +39,16 @@ static void run_convert(const void *arg, int64_t begin, int64_t end)
         if (in->to_f32 && to == MN_F32) {
             in->to_f32((size_t)n, x, y);
         } else if (in->to_f32 && out->from_f32) {
-            out->from_f32((size_t)n, mn_row_load(c->call, c->x, i, n, scratch), y);
+            const float *row = mn_row_load(c->call, c->x, i, n, scratch);
+            out->from_f32((size_t)n, row, y);
+            if (c->call->stores)
+                mn_count_stores(c->call->stores, n, row, y);
         } else if (from == MN_I64 && (to == MN_F32 || !mn_dtype_is_float(to))) {
             convert_i64(to, n, x, y);
         } else {
             mn_to_f64(from, n, x, block);
             mn_from_f64(to, !mn_dtype_is_float(from), n, block, y);
+            mn_count_stores_f64(c->call->stores, to, n, block, y);
         }
     }
 }
