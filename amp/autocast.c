@@ -88,11 +88,12 @@ static mn_tensor *from_shadow(mn_tensor *x, mn_dtype dtype)
     return made;
 }
 
-/* One recorded cast per use, so that gradients of several uses meet in the source's dtype. */
-static mn_tensor *cast(mn_tensor *x, mn_dtype dtype)
+/* One recorded cast per use, so that gradients of several uses meet in the source's dtype. What a
+ * view shows the caller may write to, so that it is no shadow. */
+static mn_tensor *cast(const mn_op *op, mn_tensor *x, mn_dtype dtype)
 {
     const mn_cast_attributes attributes = {dtype};
-    mn_tensor *y = is_low(dtype) && is_parameter(x)
+    mn_tensor *y = is_low(dtype) && is_parameter(x) && !(op->flags & MN_OP_VIEW)
                        ? from_shadow(x, dtype)
                        : mn_dispatch1(x->context, MN_OP_cast, &x, 1, &attributes);
     if (!y || mn_record(x->context, &mn_ops[MN_OP_cast], &x, 1, &attributes, &y) != MN_OK)
@@ -129,17 +130,18 @@ static mn_cast_rule rule_of(const mn_context *context, const mn_op *op)
     return op->rule[context->device->type];
 }
 
-/* Inputs written in place are left alone: a cast of them would be written instead. So are those of
- * another context, which dispatch refuses. */
+/* Inputs written in place are left alone: a cast of them would be written instead; and so are all
+ * of an op that does nothing else, as PyTorch's in-place ops. So are those of another context,
+ * which dispatch refuses. */
 static mn_status cast_all(mn_context *context, const mn_op *op, mn_tensor **inputs, int count,
                           mn_dtype dtype)
 {
     for (int i = 0; i < count; i++) {
         bool mutated = op->mutates >> i & 1u;
-        if (mutated || !is_eligible(inputs[i]) || inputs[i]->dtype == dtype ||
+        if (mutated || op->outputs == 0 || !is_eligible(inputs[i]) || inputs[i]->dtype == dtype ||
             inputs[i]->context != context)
             continue;
-        inputs[i] = cast(inputs[i], dtype);
+        inputs[i] = cast(op, inputs[i], dtype);
         if (!inputs[i])
             return context->error.status;
     }
@@ -163,9 +165,9 @@ mn_status mn_autocast_inputs(mn_context *context, const mn_op *op, mn_tensor **i
         *f32_output = count > 0 && inputs[0] && is_low(inputs[0]->dtype);
         return MN_OK;
     case MN_CAST_REFUSE:
-        return mn_fail(context, MN_ERR_UNSUPPORTED, "%s is unsafe inside an autocast region%s%s",
-                       op->name, op->refuse_hint ? ": use " : "",
-                       op->refuse_hint ? op->refuse_hint : "");
+        return mn_fail(context, MN_ERR_UNSUPPORTED, "%s is unsafe inside an autocast region: %s%s",
+                       op->name, op->refuse_hint ? "use " : "",
+                       op->refuse_hint ? op->refuse_hint : "open a disabled one (f32) around it");
     default:
         return MN_OK;
     }

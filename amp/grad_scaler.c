@@ -157,8 +157,10 @@ void mn_grad_scaler_free(mn_grad_scaler *scaler)
 {
     if (!scaler)
         return;
-    while (scaler->touched)
+    while (scaler->touched) {
+        scaler->touched->stale |= scaler->touched->stage == MN_STAGE_UNSCALED;
         mn_optimizer_ready(scaler->touched);
+    }
     mn_release(scaler->record);
     mn_host_free(scaler->context, scaler, sizeof *scaler);
 }
@@ -265,6 +267,7 @@ static mn_status check_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
 static mn_status unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
 {
     MN_TRY(check_unscale(scaler, optimizer));
+    MN_TRY(mn_optimizer_refresh(optimizer));
     mn_optimizer_enter(optimizer, MN_STAGE_UNSCALED, &scaler->touched);
     scaler->checks++;
     for (int i = 0; i < optimizer->count; i++) {

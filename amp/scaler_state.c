@@ -56,8 +56,7 @@ mn_status mn_grad_scaler_save_state(mn_grad_scaler *scaler, mn_state_dict *dict)
     MN_TRY(mn_grad_scaler_check(scaler));
     if (!scaler->options.enabled)
         return MN_OK;
-    if (!dict)
-        return mn_fail(scaler->context, MN_ERR_ARGUMENT, "grad_scaler_save_state: dict is NULL");
+    MN_TRY(mn_state_dict_check(scaler->context, dict, "grad_scaler_save_state"));
     MN_TRY(mn_grad_scaler_idle(scaler, "grad_scaler_save_state"));
     MN_TRY(mn_record_read(scaler->record, record));
     float scale;
@@ -127,10 +126,9 @@ mn_status mn_grad_scaler_load(mn_grad_scaler *scaler, const mn_state_dict *dict,
     MN_TRY(mn_grad_scaler_check(scaler));
     if (!scaler->options.enabled)
         return MN_OK;
-    if (!dict)
-        return mn_fail(scaler->context, MN_ERR_ARGUMENT, "grad_scaler_load_state: dict is NULL");
-    if (!has(dict, "scaler.scale"))
-        return MN_OK;
+    MN_TRY(mn_state_dict_check(scaler->context, dict, "grad_scaler_load_state"));
+    if (!has(dict, "scaler.scale") && !has(dict, counts[0].name))
+        return MN_OK; /* saved without a scaler, or with a disabled one */
     MN_TRY(mn_grad_scaler_idle(scaler, "grad_scaler_load_state"));
     mn_grad_scaler_options options = scaler->options;
     MN_TRY(get_options(dict, scaler->context, &options));

@@ -399,7 +399,7 @@ mn_status mn_backward(mn_tensor *root, double weight)
 {
     MN_TRY(check_root(root));
     mn_context *context = root->context;
-    if (!isfinite(weight))
+    if (!mn_isfinite_f64(weight))
         return mn_fail(context, MN_ERR_ARGUMENT, "weight of backward is not finite");
     mn_scope scope = mn_scope_begin(context);
     mn_tensor *seed = mn_full(context, root->dtype, root->ndim, root->shape, weight);

@@ -138,6 +138,15 @@ mn_context *mn_state_dict_context(const mn_state_dict *dict)
     return dict ? dict->context : NULL;
 }
 
+mn_status mn_state_dict_check(mn_context *context, const mn_state_dict *dict, const char *what)
+{
+    if (dict && dict->context == context)
+        return MN_OK;
+    return mn_fail(context, MN_ERR_ARGUMENT,
+                   dict ? "%s: the dictionary belongs to another context" : "%s: dict is NULL",
+                   what);
+}
+
 int64_t mn_state_dict_count(const mn_state_dict *dict)
 {
     return dict ? (int64_t)dict->tensors.count : 0;

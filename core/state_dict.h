@@ -17,6 +17,9 @@ mn_status mn_state_dict_put_f64(mn_state_dict *dict, const char *name, double va
 mn_status mn_state_dict_get_i64(const mn_state_dict *dict, const char *name, int64_t *value);
 mn_status mn_state_dict_get_f64(const mn_state_dict *dict, const char *name, double *value);
 mn_context *mn_state_dict_context(const mn_state_dict *dict);
+/* MN_OK if an object of the context may save into the dictionary or load from it; else the error,
+ * in that context. `what` begins it. */
+mn_status mn_state_dict_check(mn_context *context, const mn_state_dict *dict, const char *what);
 
 /* For readers: adds an entry whose elements the caller fills in at *data (NULL if it has none), and
  * takes the newest entry back out. entry->data is ignored. */

@@ -5,7 +5,6 @@
 
 #include "core/state_dict.h"
 
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -92,7 +91,7 @@ static mn_status load_channels(const mn_state_dict *dict, const char *name, int6
                        (long long)channels);
     memcpy(values, entry.data, (size_t)channels * sizeof(float));
     for (int64_t c = 0; c < channels; c++) {
-        if (!isfinite(values[c]))
+        if (!mn_isfinite_f64((double)values[c]))
             return mn_fail(context, MN_ERR_FORMAT, "\"%s\" of the checkpoint is not finite", name);
     }
     return MN_OK;
