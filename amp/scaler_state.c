@@ -56,7 +56,7 @@ mn_status mn_grad_scaler_save_state(mn_grad_scaler *scaler, mn_state_dict *dict)
     MN_TRY(mn_grad_scaler_check(scaler));
     if (!scaler->options.enabled)
         return MN_OK;
-    MN_TRY(mn_state_dict_check(scaler->context, dict, "grad_scaler_save_state"));
+    MN_TRY(mn_state_dict_writable(scaler->context, dict, "grad_scaler_save_state"));
     MN_TRY(mn_grad_scaler_idle(scaler, "grad_scaler_save_state"));
     MN_TRY(mn_record_read(scaler->record, record));
     float scale;
@@ -86,9 +86,10 @@ static mn_status get_options(const mn_state_dict *dict, mn_context *context,
     for (int i = 0; i < NUMBERS; i++) {
         double *at = (double *)((char *)options + numbers[i].offset);
         if (numbers[i].required || has(dict, numbers[i].name))
-            MN_TRY(mn_state_dict_get_f64(dict, numbers[i].name, at));
+            MN_TRY(mn_state_dict_get_f64(context, dict, numbers[i].name, at));
     }
-    MN_TRY(mn_state_dict_get_i64(dict, "scaler.growth_interval", &options->growth_interval));
+    MN_TRY(
+        mn_state_dict_get_i64(context, dict, "scaler.growth_interval", &options->growth_interval));
     return mn_grad_scaler_check_options(context, options);
 }
 
@@ -111,7 +112,7 @@ static mn_status get_record(const mn_state_dict *dict, mn_context *context,
         int64_t count = 0;
         if (!has(dict, counts[i].name))
             continue;
-        MN_TRY(mn_state_dict_get_i64(dict, counts[i].name, &count));
+        MN_TRY(mn_state_dict_get_i64(context, dict, counts[i].name, &count));
         if (count < 0 || count > INT64_C(1) << 53)
             return mn_fail(context, MN_ERR_MISMATCH, "%s is %lld", counts[i].name,
                            (long long)count);
@@ -126,7 +127,7 @@ mn_status mn_grad_scaler_load(mn_grad_scaler *scaler, const mn_state_dict *dict,
     MN_TRY(mn_grad_scaler_check(scaler));
     if (!scaler->options.enabled)
         return MN_OK;
-    MN_TRY(mn_state_dict_check(scaler->context, dict, "grad_scaler_load_state"));
+    MN_TRY(mn_state_dict_readable(scaler->context, dict, "grad_scaler_load_state"));
     if (!has(dict, "scaler.scale") && !has(dict, counts[0].name))
         return MN_OK; /* saved without a scaler, or with a disabled one */
     MN_TRY(mn_grad_scaler_idle(scaler, "grad_scaler_load_state"));

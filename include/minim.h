@@ -921,7 +921,7 @@ MN_API void mn_buffer_free(mn_context *context, void *data, size_t bytes);
  * another dtype; averages are loaded while not swapped. States of another kind of optimizer are
  * MN_ERR_MISMATCH. Options (learning rate, schedule, decay, ...) are not saved: make the optimizer
  * with the same ones. Loading a scaler from a dictionary without scaler state leaves it as it is.
- * The dictionary is one of the object's own context. */
+ * Load takes a dictionary of any context, save one of the object's own. */
 MN_API mn_status mn_optimizer_save_state(mn_optimizer *optimizer, mn_state_dict *dict);
 MN_API mn_status mn_optimizer_load_state(mn_optimizer *optimizer, const mn_state_dict *dict);
 MN_API mn_status mn_ema_save_state(mn_ema *ema, mn_state_dict *dict);

@@ -155,7 +155,7 @@ mn_status mn_ema_save_state(mn_ema *ema, mn_state_dict *dict)
 {
     char name[MN_ENTRY_NAME];
     MN_TRY(check(ema));
-    MN_TRY(mn_state_dict_check(ema->context, dict, "ema_save_state"));
+    MN_TRY(mn_state_dict_writable(ema->context, dict, "ema_save_state"));
     for (int i = 0; i < ema->count; i++) {
         MN_TRY(mn_entry_name(ema->parameters[i], i, "ema", NULL, name));
         MN_TRY(mn_state_dict_put_tensor(dict, name, ema->averages[i], ema->parameters[i]->layout));
@@ -167,7 +167,7 @@ mn_status mn_ema_load_state(mn_ema *ema, const mn_state_dict *dict)
 {
     char name[MN_ENTRY_NAME];
     MN_TRY(check(ema));
-    MN_TRY(mn_state_dict_check(ema->context, dict, "ema_load_state"));
+    MN_TRY(mn_state_dict_readable(ema->context, dict, "ema_load_state"));
     MN_TRY(refuse_swapped(ema, "ema_load_state"));
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < ema->count; i++) {

@@ -46,8 +46,8 @@ static mn_status read_progress(mn_run *run, const mn_state_dict *dict, mn_run_pr
     bool best = mn_state_dict_find(dict, "progress.best_epoch", &entry);
     for (int i = 0; i < (best ? ENTRIES : ENTRIES - 3); i++) {
         void *at = (char *)p + entries[i].offset;
-        MN_TRY(entries[i].real ? mn_state_dict_get_f64(dict, entries[i].name, at)
-                               : mn_state_dict_get_i64(dict, entries[i].name, at));
+        MN_TRY(entries[i].real ? mn_state_dict_get_f64(run->context, dict, entries[i].name, at)
+                               : mn_state_dict_get_i64(run->context, dict, entries[i].name, at));
         if (!entries[i].real && (*(int64_t *)at < 0 || *(int64_t *)at > INT64_MAX / 2))
             return mn_fail(run->context, MN_ERR_FORMAT,
                            "checkpoint %.400s: its progress has an impossible count",
