@@ -71,6 +71,7 @@ static mn_node *append(mn_pass *pass, mn_node *last, mn_node *node)
         return last;
     node->pass = pass->number;
     node->references++;
+    node->scaled = false;
     node->next = NULL;
     if (last)
         last->next = node;
@@ -145,6 +146,22 @@ static mn_node *reverse(mn_node *list)
         reversed = node;
     }
     return reversed;
+}
+
+/* A loss that was made of a scaled one would leave gradients times the scale twice. Consumers come
+ * before producers. */
+static mn_status refuse_scaled_twice(const mn_pass *pass)
+{
+    for (mn_node *node = pass->nodes; node; node = node->next) {
+        if (node->scaled && node->scaling != 0)
+            return mn_fail(node->context, MN_ERR_STATE,
+                           "backward through a loss that was scaled twice: scale it once, and give "
+                           "mn_grad_scaler_backward the loss itself");
+        for (int i = 0; i < node->input_count && (node->scaled || node->scaling != 0); i++)
+            if (node->inputs[i].producer)
+                node->inputs[i].producer->scaled = true;
+    }
+    return MN_OK;
 }
 
 /* Marks the nodes that lead to what the pass wants, producers first. */
@@ -354,6 +371,9 @@ static mn_status backward_graph(mn_pass *pass, mn_tensor *root, mn_tensor *seed)
             count++;
         mn_node *list = pass->nodes;
         pass->nodes = sort(&list, count);
+        status = refuse_scaled_twice(pass);
+    }
+    if (status == MN_OK) {
         mark_needed(pass);
         root->node->outputs[root->node_output].grad = mn_retain(seed);
     }

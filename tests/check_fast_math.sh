@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The grad scaler holds when all is compiled and linked with -O3 -ffast-math: the compiler may then
-# take it that there are no infinities and NaN, and the program starts with subnormals flushed, which
-# the library undoes for as long as it computes.
+# The grad scaler, and what guards options and decisions against NaN and infinity, hold when all is
+# compiled and linked with -O3 -ffast-math: the compiler may then take it that there are no
+# infinities and NaN, and the program starts with subnormals flushed, which the library undoes for
+# as long as it computes.
 # Left out, since they need strict arithmetic: test_math but for its tests of finiteness, and
 # test_convert (values of the functions themselves, payloads of NaN); the floating-point mode in
 # test_workers, which has to begin in the default mode.
@@ -11,7 +12,8 @@ export LC_ALL=C
 source=$1
 cache=$2/CMakeCache.txt
 flags="-O3 -ffast-math"
-tests="test_amp test_amp_state test_scaler_property test_math"
+tests="test_amp test_amp_orders test_amp_state test_amp_threads test_not_finite test_scaler_property
+  test_math"
 
 if grep -q '^MINIM_SANITIZE:STRING=.' "$cache" ||
     grep -q '^CMAKE_C_FLAGS[A-Z_]*:STRING=.*--coverage' "$cache"; then
