@@ -69,8 +69,8 @@ mn_stat mn_report_stat(const mn_report *report, const char *precision, mn_figure
             continue;
         stat.mean += before / ++stat.n;
         squares += before * (value - stat.mean);
-        stat.low = fmin(stat.low, value);
-        stat.high = fmax(stat.high, value);
+        stat.low = stat.n == 1 || value < stat.low ? value : stat.low;
+        stat.high = stat.n == 1 || value > stat.high ? value : stat.high;
     }
     if (stat.n == 0 || !mn_isfinite_f64(stat.high)) /* an infinite one leaves no other mean */
         stat.mean = stat.high;
