@@ -37,7 +37,8 @@ mn_status mn_autocast_begin(mn_context *context, mn_dtype dtype)
     if (!autocast)
         return mn_error_status(context);
     if (dtype != MN_F16 && dtype != MN_BF16 && dtype != MN_F32)
-        mn_fail(context, MN_ERR_DTYPE, "autocast_begin: %s, must be f16, bf16, or f32 for none",
+        mn_fail(context, MN_ERR_DTYPE,
+                "autocast_begin: dtype is %s, must be f16, bf16, or f32 for no casts",
                 mn_dtype_name(dtype));
     return mn_sections_push(context, &autocast->regions, dtype);
 }
@@ -48,7 +49,9 @@ mn_status mn_autocast_end(mn_context *context)
     if (!autocast)
         return mn_error_status(context);
     if (!mn_sections_pop(context, &autocast->regions))
-        mn_fail(context, MN_ERR_STATE, "autocast_end without autocast_begin");
+        mn_fail(
+            context, MN_ERR_STATE,
+            "autocast_end without autocast_begin: the end of a scope ends what was begun in it");
     return context->error.status;
 }
 

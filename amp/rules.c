@@ -37,7 +37,8 @@ mn_status mn_autocast_set_rule(mn_context *context, const char *op, mn_cast_rule
     MN_TRY(mn_error_status(context));
     int index = op ? find_op(op, strlen(op)) : -1;
     if (index < 0)
-        return mn_fail(context, MN_ERR_ARGUMENT, "autocast_set_rule: there is no op \"%.100s\"",
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "autocast_set_rule: there is no op \"%.100s\" (see \"minim ops\")",
                        op ? op : "(NULL)");
     if (rule < MN_CAST_KEEP || rule > MN_CAST_REFUSE)
         return mn_fail(context, MN_ERR_ARGUMENT, "autocast_set_rule: there is no rule %d",
@@ -89,8 +90,8 @@ static mn_status parse_rule(mn_context *context, mn_autocast *parsed, const char
     int rule = equals ? find_rule(equals + 1, length - op_length - 1) : -1;
     int shown = length < 100 ? (int)length : 100;
     if (op < 0)
-        return mn_fail(context, MN_ERR_ARGUMENT, "autocast rules: no such op in \"%.*s\"", shown,
-                       text);
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "autocast rules: no such op in \"%.*s\" (see \"minim ops\")", shown, text);
     if (rule < 0)
         return mn_fail(context, MN_ERR_ARGUMENT,
                        "autocast rules: \"%.*s\" is not op=KEEP, LOWER, FP32, FP32_OUT, PROMOTE or "
