@@ -192,6 +192,54 @@ START_TEST(test_f64_model)
 }
 END_TEST
 
+static mn_status copy_infer(mn_infer *infer)
+{
+    infer->out[0] = infer->in[0];
+    return MN_OK;
+}
+
+static void copy_reference(const mn_call *call, double *const in[], double *const out[])
+{
+    for (int64_t i = 0; i < call->in[0].numel; i++)
+        out[0][i] = in[0][i];
+}
+
+/* Leaves a region open, which casts nothing here and ends with the backward function. */
+static mn_status region_backward(mn_backward_call *call)
+{
+    mn_tensor *g = call->grad_out[0];
+    mn_autocast_begin(call->context, MN_F16);
+    ck_assert_int_eq(mn_tensor_dtype(mn_dot(g, g)), MN_F32);
+    call->grad_in[0] = mn_mul(g, g);
+    return mn_error_status(call->context);
+}
+
+START_TEST(test_region_in_backward)
+{
+    static const mn_op op = {.size = sizeof(mn_op),
+                             .name = "region",
+                             .min_inputs = 1,
+                             .max_inputs = 1,
+                             .outputs = 1,
+                             .differentiable = 1,
+                             .rule = {MN_CAST_LOWER, MN_CAST_LOWER},
+                             .infer = copy_infer,
+                             .backward = region_backward,
+                             .reference = copy_reference};
+    mn_context *ctx = mn_check_context(mn_check_devices[_i % 2]);
+    mn_tensor *w = mn_check_leaf(ctx, "w", MN_F32), *y;
+    ck_assert_int_eq(mn_apply(ctx, &op, &w, 1, NULL, &y), MN_OK);
+    mn_tensor *loss = mn_check_total(y);
+    if (_i >= 2)
+        mn_autocast_begin(ctx, MN_BF16);
+    ck_assert_int_eq(mn_backward(loss, 3), MN_OK);
+    ck_assert_int_eq(mn_autocast_dtype(ctx), _i >= 2 ? MN_BF16 : MN_F32);
+    ck_assert_double_eq(mn_check_at(mn_grad(w), 0), 9);
+    mn_release(w);
+    mn_check_done(ctx);
+}
+END_TEST
+
 /* ---- rules ----------------------------------------------------------------------------------- */
 
 /* What reshape shows of a parameter in a region is the caller's to write to. */
@@ -290,6 +338,7 @@ static Suite *make_suite(void)
     tcase_add_loop_test(tc, test_error_after_each_call, 0, 2);
     tcase_add_loop_test(tc, test_no_elements, 0, 2);
     tcase_add_loop_test(tc, test_f64_model, 0, 2);
+    tcase_add_loop_test(tc, test_region_in_backward, 0, 4);
     tcase_add_loop_test(tc, test_view_is_no_shadow, 0, 2);
     tcase_add_loop_test(tc, test_every_rule_for_every_op, 0, MN_CAST_REFUSE + 1);
     suite_add_tcase(suite, tc);
