@@ -37,7 +37,8 @@ mn_status mn_autocast_begin(mn_context *context, mn_dtype dtype)
     if (!autocast)
         return mn_error_status(context);
     if (dtype != MN_F16 && dtype != MN_BF16 && dtype != MN_F32)
-        mn_fail(context, MN_ERR_DTYPE, "autocast_begin: %s, must be f16, bf16, or f32 for none",
+        mn_fail(context, MN_ERR_DTYPE,
+                "autocast_begin: dtype is %s, must be f16, bf16, or f32 for no casts",
                 mn_dtype_name(dtype));
     return mn_sections_push(context, &autocast->regions, dtype);
 }
@@ -48,7 +49,9 @@ mn_status mn_autocast_end(mn_context *context)
     if (!autocast)
         return mn_error_status(context);
     if (!mn_sections_pop(context, &autocast->regions))
-        mn_fail(context, MN_ERR_STATE, "autocast_end without autocast_begin");
+        mn_fail(
+            context, MN_ERR_STATE,
+            "autocast_end without autocast_begin: the end of a scope ends what was begun in it");
     return context->error.status;
 }
 
@@ -92,14 +95,15 @@ static mn_tensor *from_shadow(mn_tensor *x, mn_dtype dtype)
     return made;
 }
 
-/* One recorded cast per use, so that gradients of several uses meet in the source's dtype. */
-static mn_tensor *cast(mn_tensor *x, mn_dtype dtype)
+/* One recorded cast per use, so that gradients of several uses meet in the source's dtype. What a
+ * view shows the caller may write to, so that it is no shadow. */
+static mn_tensor *cast(const mn_op *op, mn_tensor *x, mn_dtype dtype)
 {
     const mn_cast_attributes attributes = {dtype};
     mn_context *context = x->context;
-    mn_tensor *y = is_low(dtype) && is_parameter(x)
+    mn_tensor *y = is_low(dtype) && is_parameter(x) && !(op->flags & MN_OP_VIEW)
                        ? from_shadow(x, dtype)
-                       : mn_dispatch1(x->context, MN_OP_cast, &x, 1, &attributes);
+                       : mn_dispatch1(context, MN_OP_cast, &x, 1, &attributes);
     if (!y || mn_record(context, &mn_ops[MN_OP_cast], &x, 1, &attributes, &y) != MN_OK)
         return NULL;
     return y;
@@ -134,17 +138,18 @@ static mn_cast_rule rule_of(const mn_context *context, const mn_op *op)
     return op->rule[context->device->type];
 }
 
-/* Inputs written in place are left alone: a cast of them would be written instead. So are those of
- * another context, which dispatch refuses. */
+/* Inputs written in place are left alone: a cast of them would be written instead; and so are all
+ * of an op that does nothing else, as PyTorch's in-place ops. So are those of another context,
+ * which dispatch refuses. */
 static mn_status cast_all(mn_context *context, const mn_op *op, mn_tensor **inputs, int count,
                           mn_dtype dtype)
 {
     for (int i = 0; i < count; i++) {
         bool mutated = op->mutates >> i & 1u;
-        if (mutated || !is_eligible(inputs[i]) || inputs[i]->dtype == dtype ||
+        if (mutated || op->outputs == 0 || !is_eligible(inputs[i]) || inputs[i]->dtype == dtype ||
             inputs[i]->context != context)
             continue;
-        inputs[i] = cast(inputs[i], dtype);
+        inputs[i] = cast(op, inputs[i], dtype);
         if (!inputs[i])
             return context->error.status;
     }
@@ -171,9 +176,9 @@ mn_status mn_autocast_inputs(mn_context *context, const mn_op *op, mn_tensor **i
         choice->f32_output = count > 0 && inputs[0] && is_low(inputs[0]->dtype);
         return MN_OK;
     case MN_CAST_REFUSE:
-        return mn_fail(context, MN_ERR_UNSUPPORTED, "%s is unsafe inside an autocast region%s%s",
-                       op->name, op->refuse_hint ? ": use " : "",
-                       op->refuse_hint ? op->refuse_hint : "");
+        return mn_fail(context, MN_ERR_UNSUPPORTED, "%s is unsafe inside an autocast region: %s%s",
+                       op->name, op->refuse_hint ? "use " : "",
+                       op->refuse_hint ? op->refuse_hint : "open a disabled one (f32) around it");
     default:
         return MN_OK;
     }

@@ -122,7 +122,8 @@ static mn_status check_pair(mn_grad_scaler *scaler, const mn_optimizer *optimize
     if (optimizer->stage_list && optimizer->stage_list != &scaler->touched)
         return mn_fail(
             scaler->context, MN_ERR_STATE,
-            "grad scaler: the optimizer is between unscale and update of another scaler");
+            "grad scaler: the optimizer is between unscale and update of another scaler: update "
+            "that one, and use one scaler");
     return MN_OK;
 }
 
@@ -157,8 +158,10 @@ void mn_grad_scaler_free(mn_grad_scaler *scaler)
 {
     if (!scaler)
         return;
-    while (scaler->touched)
+    while (scaler->touched) {
+        scaler->touched->stale |= scaler->touched->stage == MN_STAGE_UNSCALED;
         mn_optimizer_ready(scaler->touched);
+    }
     mn_release(scaler->record);
     mn_host_free(scaler->context, scaler, sizeof *scaler);
 }
@@ -184,7 +187,8 @@ mn_tensor *mn_grad_scaler_scale(mn_grad_scaler *scaler, mn_tensor *loss, double 
     if (mn_tensor_check(context, loss, "grad scaler: the loss") != MN_OK)
         return NULL;
     if (!mn_isfinite_f64(weight)) {
-        mn_fail(context, MN_ERR_ARGUMENT, "grad scaler: the weight of the loss is not finite");
+        mn_fail(context, MN_ERR_ARGUMENT,
+                "grad scaler: the weight of the loss is %g, must be finite", weight);
         return NULL;
     }
     const mn_weight_attributes attributes = {weight};
@@ -221,7 +225,8 @@ mn_tensor *mn_grad_scaler_unscale_tensor(mn_grad_scaler *scaler, mn_tensor *tens
     if (mn_tensor_check(context, tensor, "grad scaler: the tensor") != MN_OK)
         return NULL;
     if (!mn_dtype_is_float(tensor->dtype)) {
-        mn_fail(context, MN_ERR_DTYPE, "grad scaler: a tensor of %s cannot be unscaled",
+        mn_fail(context, MN_ERR_DTYPE,
+                "grad scaler: a tensor of %s cannot be unscaled, only floating ones",
                 mn_dtype_name(tensor->dtype));
         return NULL;
     }
@@ -265,6 +270,7 @@ static mn_status check_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
 static mn_status unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
 {
     MN_TRY(check_unscale(scaler, optimizer));
+    MN_TRY(mn_optimizer_refresh(optimizer));
     mn_optimizer_enter(optimizer, MN_STAGE_UNSCALED, &scaler->touched);
     scaler->checks++;
     for (int i = 0; i < optimizer->count; i++) {

@@ -23,16 +23,27 @@ static int find_rule(const char *name, size_t length)
     return -1;
 }
 
+static mn_status check_rule(mn_context *context, int op, mn_cast_rule rule)
+{
+    if (rule != MN_CAST_FP32_OUT || mn_ops[op].rule[context->device->type] == MN_CAST_FP32_OUT)
+        return MN_OK;
+    return mn_fail(context, MN_ERR_ARGUMENT,
+                   "autocast rules: %s has no f32 result of 16-bit input (FP32_OUT): use FP32",
+                   mn_ops[op].name);
+}
+
 mn_status mn_autocast_set_rule(mn_context *context, const char *op, mn_cast_rule rule)
 {
     MN_TRY(mn_error_status(context));
     int index = op ? find_op(op, strlen(op)) : -1;
     if (index < 0)
-        return mn_fail(context, MN_ERR_ARGUMENT, "autocast_set_rule: there is no op \"%.100s\"",
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "autocast_set_rule: there is no op \"%.100s\" (see \"minim ops\")",
                        op ? op : "(NULL)");
     if (rule < MN_CAST_KEEP || rule > MN_CAST_REFUSE)
         return mn_fail(context, MN_ERR_ARGUMENT, "autocast_set_rule: there is no rule %d",
                        (int)rule);
+    MN_TRY(check_rule(context, index, rule));
     mn_autocast *autocast = mn_autocast_state(context);
     if (!autocast)
         return mn_error_status(context);
@@ -79,13 +90,14 @@ static mn_status parse_rule(mn_context *context, mn_autocast *parsed, const char
     int rule = equals ? find_rule(equals + 1, length - op_length - 1) : -1;
     int shown = length < 100 ? (int)length : 100;
     if (op < 0)
-        return mn_fail(context, MN_ERR_ARGUMENT, "autocast rules: no such op in \"%.*s\"", shown,
-                       text);
+        return mn_fail(context, MN_ERR_ARGUMENT,
+                       "autocast rules: no such op in \"%.*s\" (see \"minim ops\")", shown, text);
     if (rule < 0)
         return mn_fail(context, MN_ERR_ARGUMENT,
                        "autocast rules: \"%.*s\" is not op=KEEP, LOWER, FP32, FP32_OUT, PROMOTE or "
                        "REFUSE",
                        shown, text);
+    MN_TRY(check_rule(context, op, (mn_cast_rule)rule));
     parsed->overridden[op] = true;
     parsed->rules[op] = (mn_cast_rule)rule;
     return MN_OK;

@@ -56,8 +56,7 @@ mn_status mn_grad_scaler_save_state(mn_grad_scaler *scaler, mn_state_dict *dict)
     MN_TRY(mn_grad_scaler_check(scaler));
     if (!scaler->options.enabled)
         return MN_OK;
-    if (!dict)
-        return mn_fail(scaler->context, MN_ERR_ARGUMENT, "grad_scaler_save_state: dict is NULL");
+    MN_TRY(mn_state_dict_writable(scaler->context, dict, "grad_scaler_save_state"));
     MN_TRY(mn_grad_scaler_idle(scaler, "grad_scaler_save_state"));
     MN_TRY(mn_record_read(scaler->record, record));
     float scale;
@@ -87,9 +86,10 @@ static mn_status get_options(const mn_state_dict *dict, mn_context *context,
     for (int i = 0; i < NUMBERS; i++) {
         double *at = (double *)((char *)options + numbers[i].offset);
         if (numbers[i].required || has(dict, numbers[i].name))
-            MN_TRY(mn_state_dict_get_f64(dict, numbers[i].name, at));
+            MN_TRY(mn_state_dict_get_f64(context, dict, numbers[i].name, at));
     }
-    MN_TRY(mn_state_dict_get_i64(dict, "scaler.growth_interval", &options->growth_interval));
+    MN_TRY(
+        mn_state_dict_get_i64(context, dict, "scaler.growth_interval", &options->growth_interval));
     return mn_grad_scaler_check_options(context, options);
 }
 
@@ -99,23 +99,28 @@ static mn_status get_record(const mn_state_dict *dict, mn_context *context,
     mn_state_entry entry;
     if (!mn_state_dict_find(dict, "scaler.scale", &entry) || entry.dtype != MN_F32 ||
         entry.bytes != sizeof(float))
-        return mn_fail(context, MN_ERR_MISMATCH, "scaler.scale is not one f32");
+        return mn_fail(context, MN_ERR_MISMATCH,
+                       "grad_scaler_load_state: scaler.scale is missing or not one f32");
     double scale;
     mn_convert_elements(MN_F32, MN_F64, 1, entry.data, &scale);
     if (!(scale >= 0) || !mn_isfinite_f64(scale))
-        return mn_fail(context, MN_ERR_MISMATCH, "scaler.scale is %g", scale);
+        return mn_fail(context, MN_ERR_MISMATCH,
+                       "grad_scaler_load_state: scaler.scale is %g, must be finite and at least 0",
+                       scale);
     record[MN_SCALER_SCALE] = record[MN_SCALER_SCALE_USED] = scale;
     record[MN_SCALER_FOUND_INF] = 0;
     if (!has(dict, counts[0].name))
-        return mn_fail(context, MN_ERR_MISMATCH, "%s is missing", counts[0].name);
+        return mn_fail(context, MN_ERR_MISMATCH, "grad_scaler_load_state: %s is missing",
+                       counts[0].name);
     for (int i = 0; i < COUNTS; i++) {
         int64_t count = 0;
         if (!has(dict, counts[i].name))
             continue;
-        MN_TRY(mn_state_dict_get_i64(dict, counts[i].name, &count));
+        MN_TRY(mn_state_dict_get_i64(context, dict, counts[i].name, &count));
         if (count < 0 || count > INT64_C(1) << 53)
-            return mn_fail(context, MN_ERR_MISMATCH, "%s is %lld", counts[i].name,
-                           (long long)count);
+            return mn_fail(context, MN_ERR_MISMATCH,
+                           "grad_scaler_load_state: %s is %lld, must be from 0 to 2^53",
+                           counts[i].name, (long long)count);
         record[counts[i].slot] = (double)count;
     }
     return MN_OK;
@@ -127,10 +132,9 @@ mn_status mn_grad_scaler_load(mn_grad_scaler *scaler, const mn_state_dict *dict,
     MN_TRY(mn_grad_scaler_check(scaler));
     if (!scaler->options.enabled)
         return MN_OK;
-    if (!dict)
-        return mn_fail(scaler->context, MN_ERR_ARGUMENT, "grad_scaler_load_state: dict is NULL");
-    if (!has(dict, "scaler.scale"))
-        return MN_OK;
+    MN_TRY(mn_state_dict_readable(scaler->context, dict, "grad_scaler_load_state"));
+    if (!has(dict, "scaler.scale") && !has(dict, counts[0].name))
+        return MN_OK; /* saved without a scaler, or with a disabled one */
     MN_TRY(mn_grad_scaler_idle(scaler, "grad_scaler_load_state"));
     mn_grad_scaler_options options = scaler->options;
     MN_TRY(get_options(dict, scaler->context, &options));

@@ -27,11 +27,13 @@ static mn_status check_saved(const mn_node *node, const char *what, int index,
     if (!saved->tensor || saved->tensor->storage->version == saved->version)
         return MN_OK;
     push_path(node->context, node);
-    mn_status status = mn_fail(
-        node->context, MN_ERR_VERSION,
-        "%s: %s %d was changed in place after it was saved for backward (version %llu, saved %llu)",
-        node->op->name, what, index, (unsigned long long)saved->tensor->storage->version,
-        (unsigned long long)saved->version);
+    mn_status status =
+        mn_fail(node->context, MN_ERR_VERSION,
+                "%s: %s %d was changed in place after it was saved for backward (version %llu, "
+                "saved %llu): "
+                "write after backward, or to a copy",
+                node->op->name, what, index, (unsigned long long)saved->tensor->storage->version,
+                (unsigned long long)saved->version);
     mn_name_pop(node->context);
     return status;
 }
@@ -71,6 +73,7 @@ static mn_node *append(mn_pass *pass, mn_node *last, mn_node *node)
         return last;
     node->pass = pass->number;
     node->references++;
+    node->scaled = false;
     node->next = NULL;
     if (last)
         last->next = node;
@@ -145,6 +148,22 @@ static mn_node *reverse(mn_node *list)
         reversed = node;
     }
     return reversed;
+}
+
+/* A loss that was made of a scaled one would leave gradients times the scale twice. Consumers come
+ * before producers. */
+static mn_status refuse_scaled_twice(const mn_pass *pass)
+{
+    for (mn_node *node = pass->nodes; node; node = node->next) {
+        if (node->scaled && node->scaling != 0)
+            return mn_fail(node->context, MN_ERR_STATE,
+                           "backward through a loss that was scaled twice: scale it once, and give "
+                           "mn_grad_scaler_backward the loss itself");
+        for (int i = 0; i < node->input_count && (node->scaled || node->scaling != 0); i++)
+            if (node->inputs[i].producer)
+                node->inputs[i].producer->scaled = true;
+    }
+    return MN_OK;
 }
 
 /* Marks the nodes that lead to what the pass wants, producers first. */
@@ -357,6 +376,9 @@ static mn_status backward_graph(mn_pass *pass, mn_tensor *root, mn_tensor *seed)
             count++;
         mn_node *list = pass->nodes;
         pass->nodes = sort(&list, count);
+        status = refuse_scaled_twice(pass);
+    }
+    if (status == MN_OK) {
         mark_needed(pass);
         root->node->outputs[root->node_output].grad = mn_retain(seed);
     }
@@ -370,14 +392,17 @@ static mn_status check_root(mn_tensor *root)
     mn_context *context = root->context;
     MN_TRY(mn_error_status(context));
     if (context->in_backward)
-        return mn_fail(context, MN_ERR_STATE, "backward inside of a backward function");
+        return mn_fail(context, MN_ERR_STATE,
+                       "backward inside of a backward function, which may only apply ops");
     if (!root->requires_grad)
         return mn_fail(context, MN_ERR_NO_GRADIENT,
-                       "backward from a tensor that depends on nothing that requires a gradient");
+                       "backward from a tensor that depends on nothing that requires a gradient: "
+                       "is forward inside of a no-grad section, or a leaf not marked?");
     if (root->numel != 1) {
         char text[80];
         mn_view view = mn_tensor_as_view(root);
-        return mn_fail(context, MN_ERR_SHAPE, "backward starts from one element, not from %s",
+        return mn_fail(context, MN_ERR_SHAPE,
+                       "backward starts from one element, not from %s: use mn_sum or mn_mean",
                        mn_tensor_describe(&view, text, sizeof text));
     }
     return MN_OK;
@@ -402,8 +427,9 @@ mn_status mn_backward(mn_tensor *root, double weight)
 {
     MN_TRY(check_root(root));
     mn_context *context = root->context;
-    if (!isfinite(weight))
-        return mn_fail(context, MN_ERR_ARGUMENT, "weight of backward is not finite");
+    if (!mn_isfinite_f64(weight))
+        return mn_fail(context, MN_ERR_ARGUMENT, "weight of backward is %g, must be finite",
+                       weight);
     mn_scope scope = mn_scope_begin(context);
     mn_tensor *seed = mn_full(context, root->dtype, root->ndim, root->shape, weight);
     mn_status status = seed ? mn_backward_from(root, seed, MN_GRAD_PLAIN) : context->error.status;

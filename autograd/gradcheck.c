@@ -3,6 +3,7 @@
 
 #include "core/philox.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -167,9 +168,10 @@ static mn_status check_arguments(const check *c)
     mn_context *context = c->context;
     if (!c->function || c->count < 0 || (c->count > 0 && !c->inputs))
         return mn_fail(context, MN_ERR_ARGUMENT, "gradient check: function or inputs are NULL");
-    if (!(c->options.step > 0) || !(c->options.tolerance > 0))
+    if (!mn_is_within(c->options.step, DBL_MIN, DBL_MAX) ||
+        !mn_is_within(c->options.tolerance, DBL_MIN, DBL_MAX))
         return mn_fail(context, MN_ERR_ARGUMENT,
-                       "gradient check: step and tolerance must be positive");
+                       "gradient check: step and tolerance must be positive and finite");
     if (!mn_is_recording(context))
         return mn_fail(context, MN_ERR_STATE, "gradient check: nothing is recorded here");
     for (int i = 0; i < c->count; i++) {

@@ -75,7 +75,9 @@ void mn_no_grad_end(mn_context *context)
     if (!autograd)
         return;
     if (!mn_sections_pop(context, &autograd->no_grad))
-        mn_fail(context, MN_ERR_STATE, "mn_no_grad_end without mn_no_grad_begin");
+        mn_fail(context, MN_ERR_STATE,
+                "mn_no_grad_end without mn_no_grad_begin: the end of a scope ends what was begun "
+                "in it");
     context->no_grad = mn_sections_top(autograd->no_grad) != NULL;
 }
 

@@ -37,6 +37,7 @@ struct mn_node {
     size_t bytes;
     int references;
     bool used;         /* backward has been here and dropped what it saved */
+    bool scaled;       /* in the pass that runs: what it gives goes into a scaled loss */
     bool needed;       /* by the pass that runs: something that it wants lies behind */
     uint64_t sequence; /* larger than that of all producers */
     uint64_t pass;     /* last backward that found it */

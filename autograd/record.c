@@ -231,7 +231,8 @@ static mn_status check_call(mn_context *context, const mn_op *op, mn_tensor *con
         bool mutated = op->mutates >> i & 1u;
         if (mutated && inputs[i] && inputs[i]->node)
             return mn_fail(context, MN_ERR_STATE,
-                           "%s: argument %d is part of a graph and cannot be written in place",
+                           "%s: argument %d is part of a graph and cannot be written in place: use "
+                           "mn_detach",
                            op->name, i + 1);
     }
     return MN_OK;

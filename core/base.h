@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <string.h>
 
 #define MN_TRY(expression)                                                                         \
     do {                                                                                           \
@@ -26,6 +27,31 @@ mn_status mn_allocator_read(const mn_allocator *allocator, mn_allocator *out, mn
  * false: no memory, nothing has changed. */
 bool mn_allocator_grow(const mn_allocator *allocator, void **memory, size_t *capacity, size_t used,
                        size_t wanted);
+
+/* By bit pattern, since -ffast-math folds comparisons with infinity and NaN. */
+#define MN_F64_EXPONENT (UINT64_C(0x7FF) << 52)
+static inline uint64_t mn_f64_bits(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline bool mn_isfinite_f64(double value)
+{
+    return (mn_f64_bits(value) & MN_F64_EXPONENT) != MN_F64_EXPONENT;
+}
+
+static inline bool mn_isnan_f64(double value)
+{
+    return mn_f64_bits(value) << 1 > MN_F64_EXPONENT << 1;
+}
+
+/* Whether low <= value <= high; NaN is not. */
+static inline bool mn_is_within(double value, double low, double high)
+{
+    return !mn_isnan_f64(value) && value >= low && value <= high;
+}
 
 /* Seconds of a clock that only goes forward. */
 double mn_clock_seconds(void);

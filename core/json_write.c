@@ -181,18 +181,18 @@ void mn_number_text(double value, char text[MN_NUMBER_TEXT])
 void mn_out_number(mn_json_out *json, const char *key, double value)
 {
     char text[MN_NUMBER_TEXT];
-    if (isfinite(value))
+    if (mn_isfinite_f64(value))
         mn_number_text(value, text);
     put_value(json, key,
-              isfinite(value) ? text
-              : isnan(value)  ? "\"nan\""
-              : value > 0.0   ? "\"inf\""
-                              : "\"-inf\"");
+              mn_isfinite_f64(value) ? text
+              : mn_isnan_f64(value)  ? "\"nan\""
+              : value > 0.0          ? "\"inf\""
+                                     : "\"-inf\"");
 }
 
 void mn_out_measured(mn_json_out *json, const char *key, double value)
 {
-    if (isnan(value))
+    if (mn_isnan_f64(value))
         mn_out_string(json, key, NULL);
     else
         mn_out_number(json, key, value);

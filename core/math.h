@@ -23,14 +23,6 @@ static inline bool mn_isfinite_f32(float value)
     return mn_is_finite_bits(mn_f32_bits(value));
 }
 
-static inline bool mn_isfinite_f64(double value)
-{
-    const uint64_t exponent = UINT64_C(0x7FF) << 52;
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return (bits & exponent) != exponent;
-}
-
 /* max(x, 0) that keeps NaN. */
 static inline float mn_relu_f32(float x)
 {

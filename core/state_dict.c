@@ -138,6 +138,20 @@ mn_context *mn_state_dict_context(const mn_state_dict *dict)
     return dict ? dict->context : NULL;
 }
 
+mn_status mn_state_dict_readable(mn_context *context, const mn_state_dict *dict, const char *what)
+{
+    MN_TRY(mn_error_status(context));
+    return dict ? MN_OK : mn_fail(context, MN_ERR_ARGUMENT, "%s: dict is NULL", what);
+}
+
+mn_status mn_state_dict_writable(mn_context *context, const mn_state_dict *dict, const char *what)
+{
+    MN_TRY(mn_state_dict_readable(context, dict, what));
+    if (dict->context == context)
+        return MN_OK;
+    return mn_fail(context, MN_ERR_ARGUMENT, "%s: the dictionary belongs to another context", what);
+}
+
 int64_t mn_state_dict_count(const mn_state_dict *dict)
 {
     return dict ? (int64_t)dict->tensors.count : 0;

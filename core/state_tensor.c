@@ -30,13 +30,11 @@ static void reorder(const mn_tensor *tensor, size_t size, bool to_file, const un
     }
 }
 
-static mn_status check_arguments(const mn_state_dict *dict, const char *name,
-                                 const mn_tensor *tensor, mn_layout layout)
+static mn_status check_arguments(const char *name, const mn_tensor *tensor, mn_layout layout)
 {
-    mn_context *context = mn_state_dict_context(dict);
-    if (!dict)
+    if (!tensor)
         return MN_ERR_ARGUMENT;
-    MN_TRY(mn_tensor_check(context, tensor, "state dictionary: the tensor"));
+    mn_context *context = tensor->context;
     if (!name)
         return mn_fail(context, MN_ERR_ARGUMENT, "state dictionary: name is NULL");
     if (layout == MN_LAYOUT_FILTER && tensor->ndim != 4)
@@ -95,7 +93,8 @@ mn_status mn_state_dict_put_tensor(mn_state_dict *dict, const char *name, const 
 {
     int64_t shape[MN_MAX_DIMS];
     void *data;
-    MN_TRY(check_arguments(dict, name, tensor, layout));
+    MN_TRY(check_arguments(name, tensor, layout));
+    MN_TRY(mn_state_dict_writable(tensor->context, dict, "state dictionary"));
     file_shape(tensor, layout, shape);
     mn_state_entry entry = {
         .name = name,
@@ -113,10 +112,9 @@ mn_status mn_state_dict_put_tensor(mn_state_dict *dict, const char *name, const 
 
 /* The entry of that name, which must have this shape and dtype; unless exact, floating ones may
  * stand for each other. */
-static mn_status find_like(const mn_state_dict *dict, const char *name, const mn_view *wanted,
-                           bool exact, mn_state_entry *entry)
+static mn_status find_like(mn_context *context, const mn_state_dict *dict, const char *name,
+                           const mn_view *wanted, bool exact, mn_state_entry *entry)
 {
-    mn_context *context = mn_state_dict_context(dict);
     char is[160], wants[160];
     size_t bytes = (size_t)wanted->ndim * sizeof *wanted->shape;
     if (!mn_state_dict_find(dict, name, entry))
@@ -136,10 +134,11 @@ mn_status mn_state_dict_get_tensor(const mn_state_dict *dict, const char *name, 
                                    mn_layout layout, bool apply)
 {
     mn_state_entry entry;
-    MN_TRY(check_arguments(dict, name, tensor, layout));
+    MN_TRY(check_arguments(name, tensor, layout));
+    MN_TRY(mn_state_dict_readable(tensor->context, dict, "state dictionary"));
     mn_view wanted = mn_tensor_as_view(tensor);
     file_shape(tensor, layout, wanted.shape);
-    MN_TRY(find_like(dict, name, &wanted, false, &entry));
+    MN_TRY(find_like(tensor->context, dict, name, &wanted, false, &entry));
     return apply ? write_ordered(tensor, layout, &entry) : MN_OK;
 }
 
@@ -152,15 +151,13 @@ static mn_status put_scalar(mn_state_dict *dict, const char *name, mn_dtype dtyp
     return mn_state_dict_put(dict, &entry);
 }
 
-static mn_status get_scalar(const mn_state_dict *dict, const char *name, mn_dtype dtype,
-                            void *value)
+static mn_status get_scalar(mn_context *context, const mn_state_dict *dict, const char *name,
+                            mn_dtype dtype, void *value)
 {
     const mn_view wanted = {.present = true, .dtype = dtype};
     mn_state_entry entry;
-    if (!dict)
-        return MN_ERR_ARGUMENT;
-    MN_TRY(mn_error_status(mn_state_dict_context(dict)));
-    MN_TRY(find_like(dict, name, &wanted, true, &entry));
+    MN_TRY(mn_state_dict_readable(context, dict, "state dictionary"));
+    MN_TRY(find_like(context, dict, name, &wanted, true, &entry));
     memcpy(value, entry.data, entry.bytes);
     return MN_OK;
 }
@@ -175,12 +172,14 @@ mn_status mn_state_dict_put_f64(mn_state_dict *dict, const char *name, double va
     return put_scalar(dict, name, MN_F64, &value);
 }
 
-mn_status mn_state_dict_get_i64(const mn_state_dict *dict, const char *name, int64_t *value)
+mn_status mn_state_dict_get_i64(mn_context *context, const mn_state_dict *dict, const char *name,
+                                int64_t *value)
 {
-    return get_scalar(dict, name, MN_I64, value);
+    return get_scalar(context, dict, name, MN_I64, value);
 }
 
-mn_status mn_state_dict_get_f64(const mn_state_dict *dict, const char *name, double *value)
+mn_status mn_state_dict_get_f64(mn_context *context, const mn_state_dict *dict, const char *name,
+                                double *value)
 {
-    return get_scalar(dict, name, MN_F64, value);
+    return get_scalar(context, dict, name, MN_F64, value);
 }

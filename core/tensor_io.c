@@ -93,8 +93,8 @@ mn_status mn_value_check(mn_context *context, const char *function, mn_dtype dty
     unsigned char bits[sizeof(scalar)];
     unsigned mode = mn_fp_enter();
     bool fits = store_f64(dtype, value, bits);
-    if (fits && isfinite(value))
-        fits = isfinite(load_f64(dtype, bits));
+    if (fits && mn_isfinite_f64(value))
+        fits = mn_isfinite_f64(load_f64(dtype, bits));
     mn_fp_restore(mode);
     if (!fits)
         return mn_fail(context, MN_ERR_DTYPE, "%s: the value %.17g does not fit %s", function,

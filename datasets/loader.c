@@ -3,7 +3,6 @@
 #include "datasets/internal.h"
 #include "core/philox.h"
 
-#include <math.h>
 #include <string.h>
 
 /* One with the caller, one ready, one being filled. */
@@ -53,7 +52,7 @@ mn_loader_options mn_loader_options_default(void)
  * neither part is left empty if that can be. */
 static int64_t held_count(int64_t count, double fraction)
 {
-    if (!(fraction > 0.0))
+    if (mn_isnan_f64(fraction) || fraction <= 0.0)
         return 0;
     int64_t held = (int64_t)((double)count * fraction + 0.5);
     if (held < 1)
@@ -96,7 +95,7 @@ static mn_status check_normalization(const mn_normalization *normalization, int6
     for (int c = 0; c < stated; c++) {
         double mean = (double)normalization->mean[c];
         double deviation = (double)normalization->deviation[c];
-        if (!isfinite(mean) || !isfinite(deviation) || deviation <= 0.0)
+        if (!mn_isfinite_f64(mean) || !mn_isfinite_f64(deviation) || deviation <= 0.0)
             return mn_error_fill(error, MN_ERR_ARGUMENT,
                                  "loader: channel %d: mean %g, deviation %g, want finite numbers "
                                  "and a deviation above 0",
@@ -113,7 +112,7 @@ static mn_status check_options(const mn_loader_options *options, int64_t channel
     if (options->limit < 0)
         return mn_error_fill(error, MN_ERR_ARGUMENT, "loader: limit is %lld, want 0 or more",
                              (long long)options->limit);
-    if (!(options->validation >= 0.0 && options->validation < 1.0))
+    if (!mn_is_within(options->validation, 0.0, 1.0) || options->validation == 1.0)
         return mn_error_fill(error, MN_ERR_ARGUMENT, "loader: validation is %g, want it in [0, 1)",
                              options->validation);
     return check_normalization(&options->normalization, channels, error);

@@ -763,7 +763,8 @@ MN_API mn_status mn_optimizer_set_lr(mn_optimizer *optimizer, int group, double 
 typedef enum mn_step_outcome { MN_STEP_APPLIED = 0, MN_STEP_SKIPPED = 1 } mn_step_outcome;
 
 /* Applies the gradients of all parameters that have one (MN_ERR_NO_GRADIENT if none has;
- * MN_ERR_STATE if they are still scaled). Without a scaler a step is always applied. */
+ * MN_ERR_STATE if they are still scaled, or if a scaler has unscaled them and its update is over).
+ * Without a scaler a step is always applied. */
 MN_API mn_status mn_optimizer_step(mn_optimizer *optimizer);
 /* Forgets all gradients. After an error was cleared, this is what to go on from: a step that was
  * begun and not finished is forgotten as well. */
@@ -811,14 +812,16 @@ MN_API mn_status mn_ema_swap(mn_ema *ema);
 
 /* Opens a region in which every op's inputs are cast by its rule, to `dtype` (MN_F16 or MN_BF16)
  * where the rule lowers; MN_F32 opens a disabled region, in which nothing is cast; others are
- * MN_ERR_DTYPE. Regions nest.
- * end closes the innermost one (MN_ERR_STATE without one). */
+ * MN_ERR_DTYPE. Regions nest, and belong to the context, whatever thread uses it. Rules are those
+ * of PyTorch's CUDA lists on every device. Inputs that are no floats, or f64, and ops that only
+ * write in place are left alone. end closes the innermost one (MN_ERR_STATE without one). */
 MN_API mn_status mn_autocast_begin(mn_context *context, mn_dtype dtype);
 MN_API mn_status mn_autocast_end(mn_context *context);
 /* The dtype of the innermost region; MN_F32 when disabled or outside. */
 MN_API mn_dtype mn_autocast_dtype(const mn_context *context);
 /* Overrides an op's rule in this context, the op named as in the table of ops (MN_ERR_ARGUMENT if
- * there is none); restored by mn_autocast_reset_rules. */
+ * there is none, and for MN_CAST_FP32_OUT where it is not the op's own rule); restored by
+ * mn_autocast_reset_rules. */
 MN_API mn_status mn_autocast_set_rule(mn_context *context, const char *op, mn_cast_rule rule);
 MN_API mn_status mn_autocast_reset_rules(mn_context *context);
 
@@ -928,7 +931,7 @@ MN_API void mn_buffer_free(mn_context *context, void *data, size_t bytes);
  * another dtype; averages are loaded while not swapped. States of another kind of optimizer are
  * MN_ERR_MISMATCH. Options (learning rate, schedule, decay, ...) are not saved: make the optimizer
  * with the same ones. Loading a scaler from a dictionary without scaler state leaves it as it is.
- */
+ * Load takes a dictionary of any context, save one of the object's own. */
 MN_API mn_status mn_optimizer_save_state(mn_optimizer *optimizer, mn_state_dict *dict);
 MN_API mn_status mn_optimizer_load_state(mn_optimizer *optimizer, const mn_state_dict *dict);
 MN_API mn_status mn_ema_save_state(mn_ema *ema, mn_state_dict *dict);

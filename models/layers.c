@@ -271,7 +271,7 @@ mn_module *mn_leaky_relu_layer(mn_context *context, double slope)
 
 mn_module *mn_dropout_layer(mn_context *context, double p)
 {
-    if (!(p >= 0 && p <= 1))
+    if (!mn_is_within(p, 0, 1))
         return refuse(context, "dropout layer: p must be in [0, 1]");
     return new_with_number(context, &dropout_class, p);
 }

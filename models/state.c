@@ -28,8 +28,7 @@ static mn_status check_initialised(mn_module *module, const char *path, void *us
 mn_status mn_module_save_state(mn_module *module, mn_state_dict *dict)
 {
     MN_TRY(mn_module_walk(module, check_initialised, NULL));
-    if (dict == NULL)
-        return mn_fail(module->context, MN_ERR_ARGUMENT, "save of a module: dictionary is NULL");
+    MN_TRY(mn_state_dict_writable(module->context, dict, "module_save_state"));
     return mn_module_walk(module, save_slots, dict);
 }
 
@@ -96,8 +95,7 @@ static mn_status refuse_unexpected(mn_module *module, const mn_state_dict *dict)
 mn_status mn_module_load(mn_module *module, const mn_state_dict *dict, bool apply)
 {
     MN_TRY(mn_module_walk(module, check_initialised, NULL));
-    if (dict == NULL)
-        return mn_fail(module->context, MN_ERR_ARGUMENT, "load of a module: dictionary is NULL");
+    MN_TRY(mn_state_dict_readable(module->context, dict, "module_load_state"));
     loading load = {dict, false};
     MN_TRY(mn_module_walk(module, load_slots, &load));
     MN_TRY(refuse_unexpected(module, dict));

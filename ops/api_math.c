@@ -161,7 +161,7 @@ mn_tensor *mn_leaky_relu(mn_tensor *x, double slope)
 mn_tensor *mn_clamp(mn_tensor *x, double low, double high)
 {
     mn_context *context = mn_enter(MN_OP_clamp, &x, 1, 1);
-    if (context && (isnan(low) || isnan(high)))
+    if (context && (mn_isnan_f64(low) || mn_isnan_f64(high)))
         mn_fail(context, MN_ERR_ARGUMENT, "clamp: a bound is NaN");
     return function(MN_OP_clamp, x, low, high);
 }

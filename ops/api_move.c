@@ -159,7 +159,7 @@ mn_tensor *mn_dropout(mn_tensor *x, double p, bool training)
     mn_context *context = mn_enter(MN_OP_dropout, &x, 1, 1);
     if (!context)
         return NULL;
-    if (!(p >= 0 && p <= 1)) {
+    if (!mn_is_within(p, 0, 1)) {
         mn_fail(context, MN_ERR_ARGUMENT, "dropout: p is %g, must be in [0, 1]", p);
         return NULL;
     }

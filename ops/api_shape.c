@@ -94,7 +94,7 @@ mn_status mn_tensor_scale(mn_tensor *tensor, double factor, double shift)
 mn_status mn_tensor_clamp(mn_tensor *tensor, double low, double high)
 {
     const mn_adjust_attributes attributes = {1, 0, low, high};
-    if (tensor && mn_ok(tensor->context) && (isnan(low) || isnan(high)))
+    if (tensor && mn_ok(tensor->context) && (mn_isnan_f64(low) || mn_isnan_f64(high)))
         return mn_fail(tensor->context, MN_ERR_ARGUMENT, "tensor_clamp: a limit is NaN");
     return write_tensor(MN_OP_adjust, "tensor_clamp", tensor, NULL, &attributes);
 }

@@ -15,7 +15,7 @@ static mn_status check_class_options(mn_infer *infer, int target)
     const mn_class_loss_attributes *a = infer->attributes;
     const bool soft = infer->in[target].dtype != MN_I64;
     MN_TRY(check_reduction(infer, a->reduction));
-    if (!(a->smoothing >= 0 && a->smoothing <= 1))
+    if (!mn_is_within(a->smoothing, 0, 1))
         return mn_infer_error(infer, MN_ERR_ARGUMENT, "label_smoothing is %g, must be in [0, 1]",
                               a->smoothing);
     if (a->is_log && a->smoothing != 0)
@@ -81,7 +81,7 @@ static mn_status check_pair(mn_infer *infer, int first)
     MN_TRY(mn_need_same_dtype(infer, first + 1, first));
     MN_TRY(mn_need_same_shape(infer, first + 1, "the target", first, "the input"));
     MN_TRY(check_reduction(infer, a->reduction));
-    if (a->kind == MN_LOSS_HUBER && !(a->delta > 0))
+    if (a->kind == MN_LOSS_HUBER && (mn_isnan_f64(a->delta) || a->delta <= 0))
         return mn_infer_error(infer, MN_ERR_ARGUMENT, "delta is %g, must be above 0", a->delta);
     return MN_OK;
 }

@@ -1,6 +1,7 @@
 /* ops/infer_norm.c: shape rules of normalization. */
 #include "ops/internal.h"
 
+#include <float.h>
 #include <string.h>
 
 /* x [..., C], and vectors [C] in the dtype that statistics over x have. */
@@ -24,11 +25,11 @@ static mn_status check_channels(mn_infer *infer, int x, const char *const names[
 static mn_status check_eps(mn_infer *infer)
 {
     const mn_batch_norm_attributes *attributes = infer->attributes;
-    if (attributes->eps >= 0 && attributes->momentum >= 0 && attributes->momentum <= 1)
+    if (mn_is_within(attributes->eps, 0, DBL_MAX) && mn_is_within(attributes->momentum, 0, 1))
         return MN_OK;
     return mn_infer_error(infer, MN_ERR_ARGUMENT,
-                          "eps %g must be at least 0, momentum %g in [0, 1]", attributes->eps,
-                          attributes->momentum);
+                          "eps %g must be at least 0 and finite, momentum %g in [0, 1]",
+                          attributes->eps, attributes->momentum);
 }
 
 static const char *const parameter_names[] = {"the weight", "the bias", "running mean",
@@ -95,8 +96,9 @@ static mn_status check_grouping(mn_infer *infer, int input, mn_view *parameter, 
     const mn_view *x = &infer->in[input];
     const bool layer = infer->op == &mn_ops[MN_OP_layer_norm] || a->axes > 0;
     MN_TRY(mn_need_float(infer, input, "the input"));
-    if (!(a->eps >= 0))
-        return mn_infer_error(infer, MN_ERR_ARGUMENT, "eps %g must be at least 0", a->eps);
+    if (!mn_is_within(a->eps, 0, DBL_MAX))
+        return mn_infer_error(infer, MN_ERR_ARGUMENT, "eps %g must be at least 0 and finite",
+                              a->eps);
     if (layer ? a->axes < 1 || a->axes > x->ndim : x->ndim < 2)
         return mn_infer_error(infer, MN_ERR_SHAPE,
                               layer ? "the input has %d axes, cannot normalize over the last %lld"

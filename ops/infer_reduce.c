@@ -88,9 +88,9 @@ mn_status mn_infer_amax(mn_infer *infer)
 mn_status mn_infer_norm(mn_infer *infer)
 {
     const double p = ((const mn_reduce_attributes *)infer->attributes)->p;
-    const bool largest = p == (double)INFINITY;
+    const bool largest = !mn_isfinite_f64(p) && p > 0;
     MN_TRY(mn_need_float(infer, 0, "the input"));
-    if (p != 1 && p != 2 && !largest)
+    if (mn_isnan_f64(p) || (p != 1 && p != 2 && !largest))
         return mn_infer_error(infer, MN_ERR_ARGUMENT, "p is %g, must be 1, 2 or INFINITY", p);
     if (largest)
         MN_TRY(need_elements(infer));

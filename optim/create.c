@@ -8,7 +8,7 @@
 
 mn_status mn_check_amount(mn_context *context, const char *kind, const char *name, double value)
 {
-    if (value >= 0 && isfinite(value))
+    if (value >= 0 && mn_isfinite_f64(value))
         return MN_OK;
     return mn_fail(context, MN_ERR_ARGUMENT, "%s: %s is %g, must be finite and at least 0", kind,
                    name, value);
@@ -222,9 +222,9 @@ mn_status mn_optimizer_add_group(mn_optimizer *optimizer, mn_tensor *const *para
     if (optimizer->begun || optimizer->stage != MN_STAGE_READY)
         return mn_fail(context, MN_ERR_STATE,
                        "optimizer_add_group: groups are added before the first step");
-    const double lr = isnan(o.lr) ? optimizer->recipe.step.lr : o.lr;
+    const double lr = mn_isnan_f64(o.lr) ? optimizer->recipe.step.lr : o.lr;
     const double decay =
-        isnan(o.weight_decay) ? optimizer->recipe.step.weight_decay : o.weight_decay;
+        mn_isnan_f64(o.weight_decay) ? optimizer->recipe.step.weight_decay : o.weight_decay;
     MN_TRY(mn_check_amount(context, name, "lr of a group", lr));
     MN_TRY(mn_check_amount(context, name, "weight_decay of a group", decay));
     MN_TRY(mn_check_parameters(context, name, parameters, count));

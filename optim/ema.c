@@ -71,7 +71,7 @@ mn_ema *mn_ema_create(mn_context *context, mn_tensor *const *parameters, int cou
     if (!context || !mn_ok(context) ||
         mn_options_copy(&context->error, "mn_ema", &o, sizeof o, options) != MN_OK)
         return NULL;
-    if (!(o.decay >= 0 && o.decay <= 1)) {
+    if (!mn_is_within(o.decay, 0, 1)) {
         mn_fail(context, MN_ERR_ARGUMENT, "ema: decay is %g, must be in [0, 1]", o.decay);
         return NULL;
     }
@@ -155,8 +155,7 @@ mn_status mn_ema_save_state(mn_ema *ema, mn_state_dict *dict)
 {
     char name[MN_ENTRY_NAME];
     MN_TRY(check(ema));
-    if (!dict)
-        return mn_fail(ema->context, MN_ERR_ARGUMENT, "ema_save_state: dict is NULL");
+    MN_TRY(mn_state_dict_writable(ema->context, dict, "ema_save_state"));
     for (int i = 0; i < ema->count; i++) {
         MN_TRY(mn_entry_name(ema->parameters[i], i, "ema", NULL, name));
         MN_TRY(mn_state_dict_put_tensor(dict, name, ema->averages[i], ema->parameters[i]->layout));
@@ -168,8 +167,7 @@ mn_status mn_ema_load_state(mn_ema *ema, const mn_state_dict *dict)
 {
     char name[MN_ENTRY_NAME];
     MN_TRY(check(ema));
-    if (!dict)
-        return mn_fail(ema->context, MN_ERR_ARGUMENT, "ema_load_state: dict is NULL");
+    MN_TRY(mn_state_dict_readable(ema->context, dict, "ema_load_state"));
     MN_TRY(refuse_swapped(ema, "ema_load_state"));
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < ema->count; i++) {

@@ -33,7 +33,7 @@ mn_rmsprop_options mn_rmsprop_options_default(void)
 /* A share of the past that lasts. */
 static mn_status check_rate(mn_context *context, const char *name, double value)
 {
-    if (value >= 0 && value < 1)
+    if (mn_is_within(value, 0, 1) && value < 1)
         return MN_OK;
     return mn_fail(context, MN_ERR_ARGUMENT, "%s is %g, must be in [0, 1)", name, value);
 }

@@ -47,6 +47,7 @@ struct mn_optimizer {
     bool begun;        /* stepped or loaded: there will be no more groups */
     mn_optimizer_stage stage;
     uint64_t stage_errors; /* the context's errors_cleared when the stage was entered */
+    bool stale;            /* its scaler went away before what it had found was used */
     bool broken_off;       /* after an error zero_grad has taken the gradients of the stage */
     /* The list, of the scaler that set the stage, of optimizers to return to READY. */
     mn_optimizer **stage_list, *stage_next;
@@ -76,6 +77,8 @@ mn_status mn_optimizer_check_gradients(mn_optimizer *optimizer, mn_grad_state wa
 mn_status mn_optimizer_check(const mn_optimizer *optimizer);
 /* Forgets what was measured for a step that is not going to happen. */
 mn_status mn_optimizer_forget_step(mn_optimizer *optimizer);
+/* The same for what a scaler that is gone has measured. */
+mn_status mn_optimizer_refresh(mn_optimizer *optimizer);
 /* Ends a step on a record: counts it, and sets the factor of the learning rates. */
 mn_status mn_optimizer_finish(mn_optimizer *optimizer, mn_tensor *record);
 /* Load with a dry run: apply false only checks. */

@@ -1,8 +1,6 @@
 /* What all optimizers share: stages, checks of gradients, step, clipping, statistics. */
 #include "optim/optim.h"
 
-#include <math.h>
-
 /* ---- stages ---------------------------------------------------------------------------------- */
 
 void mn_optimizer_ready(mn_optimizer *optimizer)
@@ -58,24 +56,39 @@ static mn_status no_gradient(mn_optimizer *optimizer)
                    optimizer->count);
 }
 
+static mn_status check_gradient(const mn_optimizer *optimizer, int index, mn_grad_state wanted)
+{
+    const mn_tensor *p = optimizer->parameters[index];
+    mn_grad_state state = mn_grad_state_get(p);
+    if (state == MN_GRAD_NONE || state == wanted)
+        return MN_OK;
+    return mn_fail(optimizer->context, MN_ERR_STATE, "gradient of parameter %d (%s) %s", index,
+                   mn_tensor_name(p), objection(p->leaf, wanted));
+}
+
 mn_status mn_optimizer_check_gradients(mn_optimizer *optimizer, mn_grad_state wanted)
 {
     bool any = false;
     for (int i = 0; i < optimizer->count; i++) {
-        const mn_tensor *p = optimizer->parameters[i];
-        mn_grad_state state = mn_grad_state_get(p);
-        if (state != MN_GRAD_NONE && state != wanted)
-            return mn_fail(optimizer->context, MN_ERR_STATE, "gradient of parameter %d (%s) %s", i,
-                           mn_tensor_name(p), objection(p->leaf, wanted));
-        any = any || state == wanted;
+        MN_TRY(check_gradient(optimizer, i, wanted));
+        any = any || mn_grad_state_get(optimizer->parameters[i]) == wanted;
     }
     return any ? MN_OK : no_gradient(optimizer);
+}
+
+mn_status mn_optimizer_refresh(mn_optimizer *optimizer)
+{
+    if (optimizer->stale)
+        MN_TRY(mn_optimizer_forget_step(optimizer));
+    optimizer->stale = false;
+    return MN_OK;
 }
 
 /* MN_OK if there are gradients and none is scaled. `advice` completes the error. */
 static mn_status check_unscaled(mn_optimizer *optimizer, const char *advice)
 {
     bool any = false;
+    MN_TRY(mn_optimizer_refresh(optimizer));
     for (int i = 0; i < optimizer->count; i++) {
         mn_grad_state state = mn_grad_state_get(optimizer->parameters[i]);
         any = any || state != MN_GRAD_NONE;
@@ -106,6 +119,9 @@ mn_status mn_optimizer_step(mn_optimizer *optimizer)
                        "step was already called since the last update: call "
                        "mn_grad_scaler_update once per step");
     MN_TRY(check_unscaled(optimizer, "step through the grad scaler"));
+    /* What a scaler found in them, or that they were used, is known in its stages only. */
+    for (int i = 0; i < optimizer->count && optimizer->stage == MN_STAGE_READY; i++)
+        MN_TRY(check_gradient(optimizer, i, MN_GRAD_PLAIN));
     MN_TRY(mn_optimizer_apply(optimizer));
     if (optimizer->stage == MN_STAGE_UNSCALED)
         optimizer->stage = MN_STAGE_STEPPED;
@@ -137,13 +153,13 @@ mn_status mn_clip_grad_norm(mn_optimizer *optimizer, double max_norm, double *no
 {
     double record[MN_RECORD_SIZE];
     MN_TRY(mn_optimizer_check(optimizer));
-    if (!(max_norm > 0))
+    if (mn_isnan_f64(max_norm) || max_norm <= 0)
         return mn_fail(optimizer->context, MN_ERR_ARGUMENT,
                        "clip_grad_norm: max_norm is %g, must be positive (INFINITY measures only)",
                        max_norm);
     MN_TRY(check_unscaled(optimizer, "call mn_grad_scaler_unscale before clipping"));
     MN_TRY(run_over_gradients(optimizer, MN_OP_grad_norm, max_norm));
-    if (!isinf(max_norm))
+    if (mn_isfinite_f64(max_norm))
         MN_TRY(run_over_gradients(optimizer, MN_OP_grad_clip, max_norm));
     if (!norm)
         return MN_OK;
@@ -156,7 +172,7 @@ mn_status mn_clip_grad_value(mn_optimizer *optimizer, double limit)
 {
     const mn_adjust_attributes attributes = {.scale = 1, .low = -limit, .high = limit};
     MN_TRY(mn_optimizer_check(optimizer));
-    if (!(limit > 0))
+    if (mn_isnan_f64(limit) || limit <= 0)
         return mn_fail(optimizer->context, MN_ERR_ARGUMENT,
                        "clip_grad_value: limit is %g, must be positive", limit);
     MN_TRY(check_unscaled(optimizer, "call mn_grad_scaler_unscale before clipping"));

@@ -41,8 +41,7 @@ mn_status mn_optimizer_save_state(mn_optimizer *optimizer, mn_state_dict *dict)
 {
     double record[MN_RECORD_SIZE];
     MN_TRY(mn_optimizer_check(optimizer));
-    if (!dict)
-        return mn_fail(optimizer->context, MN_ERR_ARGUMENT, "optimizer_save_state: dict is NULL");
+    MN_TRY(mn_state_dict_writable(optimizer->context, dict, "optimizer_save_state"));
     MN_TRY(mn_record_read(optimizer->record, record));
     for (int i = 0; i < optimizer->count; i++)
         MN_TRY(save_states(optimizer, i, dict));
@@ -110,14 +109,13 @@ mn_status mn_optimizer_load(mn_optimizer *optimizer, const mn_state_dict *dict, 
     double record[MN_RECORD_SIZE];
     MN_TRY(mn_optimizer_check(optimizer));
     mn_context *context = optimizer->context;
-    if (!dict)
-        return mn_fail(context, MN_ERR_ARGUMENT, "optimizer_load_state: dict is NULL");
+    MN_TRY(mn_state_dict_readable(context, dict, "optimizer_load_state"));
     if (optimizer->stage != MN_STAGE_READY)
         return mn_fail(
             context, MN_ERR_STATE,
             "optimizer_load_state: only between steps: call mn_grad_scaler_update first");
     for (int i = 0; i < COUNTERS; i++) {
-        MN_TRY(mn_state_dict_get_i64(dict, counter_names[i], &counters[i]));
+        MN_TRY(mn_state_dict_get_i64(context, dict, counter_names[i], &counters[i]));
         if (counters[i] < 0 || counters[i] > INT64_C(1) << 53)
             return mn_fail(context, MN_ERR_MISMATCH, "%s is %lld", counter_names[i],
                            (long long)counters[i]);

@@ -9,7 +9,8 @@ export LC_ALL=C CK_DEFAULT_TIMEOUT=0
 source=$1
 only=${2:-}
 scaler="test_amp test_amp_state test_scaler_property"
-targets="$scaler test_autocast test_optim test_optimizers test_autograd test_convert test_train"
+targets="$scaler test_amp_orders test_autocast test_optim test_optimizers test_autograd test_convert
+  test_train"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -102,6 +103,10 @@ found=$(failing $targets)
         'if (state == MN_GRAD_SCALED)' 'if (false)' $scaler
     fault "broken-off overflow kept" amp/grad_scaler.c \
         'if (scaler->checks == 1)' 'if (false)' $scaler
+    fault "overflow of a freed scaler kept" optim/optimizer.c \
+        'if (optimizer->stale)' 'if (false)' test_amp_orders
+    fault "loss scaled twice" autograd/backward.c \
+        'if (node->scaled && node->scaling != 0)' 'if (false)' test_amp_orders
     fault "version check dropped" autograd/backward.c \
         'if (!saved->tensor || saved->tensor->storage->version == saved->version)' 'if (true)' \
         test_scaler_property test_autograd
@@ -120,6 +125,8 @@ found=$(failing $targets)
     fault "stale shadow used" amp/autocast.c \
         'shadow->storage && shadow->version == x->storage->version' 'shadow->storage' \
         test_autocast test_train
+    fault "view of a shadow handed out" amp/autocast.c \
+        '!(op->flags & MN_OP_VIEW)' 'true' test_amp_orders
     fault "clip factor above 1" ops/reference/optim.c \
         'clip > 1 ? 1 : clip;' 'clip;' test_scaler_property test_optim
     # -- conversion: the header that nearly all is made of, so last --

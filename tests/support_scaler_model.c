@@ -423,6 +423,8 @@ mn_status mn_model_plain_step(mn_model *m, mn_model_optimizer *o)
         return mn_model_fail(m, MN_ERR_STATE);
     if (check_plain(m, o) != MN_OK)
         return m->pending;
+    if (o->stage == MN_READY && count(m, o, MN_UNSCALED) > 0)
+        return mn_model_fail(m, MN_ERR_STATE);
     apply(m, o);
     if (o->stage == MN_DIVIDED)
         o->stage = MN_STEPPED;

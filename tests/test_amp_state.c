@@ -206,6 +206,149 @@ START_TEST(test_states_of_other_kinds)
 }
 END_TEST
 
+/* ---- saving and loading -----------------------------------------------------------------------
+ */
+
+/* {saved enabled, disabled} x {loaded enabled, disabled}. */
+START_TEST(test_enabled_or_not)
+{
+    const bool saved = _i & 1, loaded = _i & 2;
+    mn_grad_scaler_options options = mn_grad_scaler_options_default();
+    options.init_scale = 32;
+    options.enabled = saved;
+    mn_check_run r = mn_check_run_open(mn_check_devices[_i / 4], &options);
+    mn_check_whole_step(&r, 0);
+    mn_state_dict *dict = mn_state_dict_create(r.ctx);
+    ck_assert_int_eq(mn_grad_scaler_save_state(r.scaler, dict), MN_OK);
+    ck_assert_int_eq(mn_state_dict_count(dict), saved ? 10 : 0);
+    mn_grad_scaler_free(r.scaler);
+    options.init_scale = 64;
+    options.enabled = loaded;
+    r.scaler = mn_grad_scaler_create(r.ctx, &options);
+    ck_assert_int_eq(mn_grad_scaler_load_state(r.scaler, dict), MN_OK);
+    ck_assert_int_eq(mn_grad_scaler_is_enabled(r.scaler), loaded);
+    const mn_grad_scaler_stats stats = mn_check_stats_of(r.scaler);
+    ck_assert_double_eq(stats.scale, !loaded ? 1 : saved ? 32 : 64);
+    ck_assert_int_eq(stats.growth_tracker, saved && loaded);
+    ck_assert_int_eq(mn_check_whole_step(&r, 1), MN_STEP_APPLIED);
+    ck_assert_double_eq(mn_check_at(r.w, 0), -0.5);
+    mn_state_dict_free(dict);
+    mn_check_run_close(&r);
+}
+END_TEST
+
+static mn_status put_i64(mn_state_dict *dict, const char *name, int64_t value)
+{
+    return mn_state_dict_put(dict, &(mn_state_entry){name, MN_I64, 0, NULL, &value, sizeof value});
+}
+
+static mn_status put_f64(mn_state_dict *dict, const char *name, double value)
+{
+    return mn_state_dict_put(dict, &(mn_state_entry){name, MN_F64, 0, NULL, &value, sizeof value});
+}
+
+/* PyTorch's five numbers, with a tracker past the interval: the next clean step grows. Without the
+ * scale they are no state. */
+START_TEST(test_tracker_past_interval)
+{
+    mn_check_run r = mn_check_run_scale(mn_check_devices[_i], 2);
+    mn_state_dict *dict = mn_state_dict_create(r.ctx);
+    const float scale = 256;
+    put_f64(dict, "scaler.growth_factor", 4);
+    put_f64(dict, "scaler.backoff_factor", 0.25);
+    put_i64(dict, "scaler.growth_interval", 100);
+    put_i64(dict, "scaler._growth_tracker", 500);
+    mn_grad_scaler_load_state(r.scaler, dict);
+    mn_check_expect(r.ctx, MN_ERR_MISMATCH, "scaler.scale");
+    mn_state_dict_put(dict, &(mn_state_entry){"scaler.scale", MN_F32, 0, NULL, &scale, 4});
+    ck_assert_int_eq(mn_grad_scaler_load_state(r.scaler, dict), MN_OK);
+    ck_assert_int_eq(mn_check_stats_of(r.scaler).growth_tracker, 500);
+    mn_check_whole_step(&r, 1);
+    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 1024);
+    mn_check_whole_step(&r, (double)INFINITY);
+    ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 256);
+    mn_state_dict_free(dict);
+    mn_check_run_close(&r);
+}
+END_TEST
+
+/* Everything that saves and loads, of one context. */
+typedef struct savers {
+    mn_context *ctx;
+    mn_module *layer;
+    mn_optimizer *adam;
+    mn_ema *ema;
+    mn_grad_scaler *scaler;
+} savers;
+
+static savers savers_open(int width)
+{
+    savers s = {.ctx = mn_check_context("cpu")};
+    int count;
+    s.layer = mn_linear_layer(s.ctx, width, 3, NULL);
+    mn_module_init(s.layer);
+    mn_tensor *const *p = mn_module_parameters(s.layer, &count);
+    s.adam = mn_adam_create(s.ctx, p, count, NULL);
+    s.ema = mn_ema_create(s.ctx, p, count, NULL);
+    s.scaler = mn_grad_scaler_create(s.ctx, NULL);
+    ck_assert_msg(s.scaler != NULL, "%s", mn_error_message(s.ctx));
+    return s;
+}
+
+static void savers_close(savers *s)
+{
+    mn_grad_scaler_free(s->scaler);
+    mn_ema_free(s->ema);
+    mn_optimizer_free(s->adam);
+    mn_module_free(s->layer);
+    mn_check_done(s->ctx);
+}
+
+static mn_status save_part(const savers *s, int part, mn_state_dict *dict)
+{
+    return part == 0   ? mn_module_save_state(s->layer, dict)
+           : part == 1 ? mn_optimizer_save_state(s->adam, dict)
+           : part == 2 ? mn_ema_save_state(s->ema, dict)
+                       : mn_grad_scaler_save_state(s->scaler, dict);
+}
+
+static mn_status load_part(const savers *s, int part, const mn_state_dict *dict)
+{
+    return part == 0   ? mn_module_load_state(s->layer, dict)
+           : part == 1 ? mn_optimizer_load_state(s->adam, dict)
+           : part == 2 ? mn_ema_load_state(s->ema, dict)
+                       : mn_grad_scaler_load_state(s->scaler, dict);
+}
+
+/* A dictionary of another context can be loaded, whatever is pending there, and all errors are the
+ * object's own context's. */
+START_TEST(test_dictionary_of_another_context)
+{
+    savers from = savers_open(2), same = savers_open(2), wider = savers_open(4);
+    mn_state_dict *dict = mn_state_dict_create(from.ctx), *bad = mn_state_dict_create(from.ctx);
+    for (int part = 0; part < 4; part++)
+        ck_assert_int_eq(save_part(&from, part, dict), MN_OK);
+    put_f64(bad, "scaler._growth_tracker", 0.5);
+    for (int part = 0; part < 4; part++) {
+        save_part(&same, part, dict);
+        mn_check_expect(same.ctx, MN_ERR_ARGUMENT, "the dictionary belongs to another context");
+        load_part(&same, part, NULL);
+        mn_check_expect(same.ctx, MN_ERR_ARGUMENT, "dict is NULL");
+        load_part(&wider, part, part < 3 ? dict : bad);
+        mn_check_expect(wider.ctx, MN_ERR_MISMATCH, "");
+        ck_assert(mn_ok(from.ctx));
+        mn_reshape(mn_full(from.ctx, MN_F32, 0, NULL, 1), -2, NULL);
+        ck_assert_int_eq(load_part(&same, part, dict), MN_OK);
+        mn_error_clear(from.ctx);
+    }
+    mn_state_dict_free(dict);
+    mn_state_dict_free(bad);
+    savers_close(&from);
+    savers_close(&same);
+    savers_close(&wider);
+}
+END_TEST
+
 static Suite *make_suite(void)
 {
     Suite *suite = suite_create("amp state");
@@ -218,6 +361,9 @@ static Suite *make_suite(void)
     tcase_add_loop_test(tc, test_optimizer_is_loaded_between_steps, 0, 2);
     tcase_add_loop_test(tc, test_step_broken_off_by_an_error, 0, 4);
     tcase_add_test(tc, test_states_of_other_kinds);
+    tcase_add_loop_test(tc, test_enabled_or_not, 0, 8);
+    tcase_add_loop_test(tc, test_tracker_past_interval, 0, 2);
+    tcase_add_test(tc, test_dictionary_of_another_context);
     suite_add_tcase(suite, tc);
     return suite;
 }

@@ -1,6 +1,7 @@
 /* tests/test_math.c: the f32 functions of core/math.h against the C library's in double, and the
  * same bits from scalar and vector code. MINIM_SLOW_TESTS=1 goes through all values of f32. */
 #include "core/cpu.h"
+#include "core/base.h"
 #include "core/math.h"
 #include "tests/support_suite.h"
 
@@ -223,6 +224,11 @@ START_TEST(finiteness)
     for (int i = 0; i < 4; i++)
         ck_assert(!mn_isfinite_f32(other[i]) && !mn_isfinite_f64((double)other[i]));
     ck_assert(mn_isfinite_f64(DBL_MAX) && mn_isfinite_f64(5e-324));
+    ck_assert(mn_isnan_f64((double)NAN) && mn_isnan_f64(-(double)NAN));
+    ck_assert(!mn_isnan_f64((double)INFINITY) && !mn_isnan_f64(-(double)INFINITY));
+    ck_assert(!mn_isnan_f64(DBL_MAX) && !mn_isnan_f64(-0.0));
+    ck_assert(mn_is_within(0, 0, 1) && mn_is_within(1, 0, 1) && !mn_is_within(-1e-9, 0, 1));
+    ck_assert(!mn_is_within(1.001, 0, 1) && !mn_is_within((double)NAN, 0, 1));
     ck_assert(!mn_is_finite_bits(0x7F800001) && mn_is_finite_bits(0xFF7FFFFF));
 }
 END_TEST

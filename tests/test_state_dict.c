@@ -31,12 +31,14 @@ START_TEST(put_and_find)
     ck_assert(((const float *)entry.data)[1] == -2);
     ck_assert(!mn_state_dict_entry(dict, 7, &entry) && !mn_state_dict_entry(dict, -1, &entry));
     ck_assert(!mn_state_dict_find(dict, "W", &entry));
-    ck_assert_int_eq(mn_state_dict_get_i64(dict, "steps", &steps), MN_OK);
-    ck_assert_int_eq(mn_state_dict_get_f64(dict, "scale", &scale), MN_OK);
+    ck_assert_int_eq(mn_state_dict_get_i64(mn_test_context, dict, "steps", &steps), MN_OK);
+    ck_assert_int_eq(mn_state_dict_get_f64(mn_test_context, dict, "scale", &scale), MN_OK);
     ck_assert(steps == -5 && scale == 0.1);
-    ck_assert_int_eq(mn_state_dict_get_i64(dict, "scale", &steps), MN_ERR_MISMATCH);
+    ck_assert_int_eq(mn_state_dict_get_i64(mn_test_context, dict, "scale", &steps),
+                     MN_ERR_MISMATCH);
     mn_test_expect(mn_test_context, MN_ERR_MISMATCH, "\"scale\" is [] f64");
-    ck_assert_int_eq(mn_state_dict_get_f64(dict, "nothing", &scale), MN_ERR_MISMATCH);
+    ck_assert_int_eq(mn_state_dict_get_f64(mn_test_context, dict, "nothing", &scale),
+                     MN_ERR_MISMATCH);
     mn_test_expect(mn_test_context, MN_ERR_MISMATCH, "nothing");
     ck_assert_int_eq(mn_state_dict_set_string(dict, "model", "other"), MN_OK);
     ck_assert_str_eq(mn_state_dict_get_string(dict, "model"), "other");
@@ -109,7 +111,7 @@ START_TEST(many_names)
     }
     for (int i = 0; i < 5000; i++) {
         snprintf(name, sizeof name, "layer%d.weight", i);
-        ck_assert_int_eq(mn_state_dict_get_i64(dict, name, &value), MN_OK);
+        ck_assert_int_eq(mn_state_dict_get_i64(mn_test_context, dict, name, &value), MN_OK);
         ck_assert_int_eq(value, i);
     }
     mn_state_dict_free(dict);
@@ -212,7 +214,7 @@ START_TEST(numbers_are_not_converted)
     mn_tensor *scalar = mn_full(mn_test_context, MN_F32, 0, NULL, 1);
     mn_state_dict *dict = mn_state_dict_create(mn_test_context);
     ck_assert_int_eq(mn_state_dict_put_tensor(dict, "s", scalar, MN_LAYOUT_PLAIN), MN_OK);
-    ck_assert_int_eq(mn_state_dict_get_f64(dict, "s", &value), MN_ERR_MISMATCH);
+    ck_assert_int_eq(mn_state_dict_get_f64(mn_test_context, dict, "s", &value), MN_ERR_MISMATCH);
     mn_test_expect(mn_test_context, MN_ERR_MISMATCH, "\"s\" is [] f32, [] f64 is wanted");
     mn_state_dict_free(dict);
 }

@@ -5,7 +5,6 @@
 
 #include "core/state_dict.h"
 
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -47,8 +46,8 @@ static mn_status read_progress(mn_run *run, const mn_state_dict *dict, mn_run_pr
     bool best = mn_state_dict_find(dict, "progress.best_epoch", &entry);
     for (int i = 0; i < (best ? ENTRIES : ENTRIES - 3); i++) {
         void *at = (char *)p + entries[i].offset;
-        MN_TRY(entries[i].real ? mn_state_dict_get_f64(dict, entries[i].name, at)
-                               : mn_state_dict_get_i64(dict, entries[i].name, at));
+        MN_TRY(entries[i].real ? mn_state_dict_get_f64(run->context, dict, entries[i].name, at)
+                               : mn_state_dict_get_i64(run->context, dict, entries[i].name, at));
         if (!entries[i].real && (*(int64_t *)at < 0 || *(int64_t *)at > INT64_MAX / 2))
             return mn_fail(run->context, MN_ERR_FORMAT,
                            "checkpoint %.400s: its progress has an impossible count",
@@ -92,7 +91,7 @@ static mn_status load_channels(const mn_state_dict *dict, const char *name, int6
                        (long long)channels);
     memcpy(values, entry.data, (size_t)channels * sizeof(float));
     for (int64_t c = 0; c < channels; c++) {
-        if (!isfinite(values[c]))
+        if (!mn_isfinite_f64((double)values[c]))
             return mn_fail(context, MN_ERR_FORMAT, "\"%s\" of the checkpoint is not finite", name);
     }
     return MN_OK;

@@ -76,7 +76,7 @@ static mn_status check_options(const mn_compare_options *o, mn_error *error)
     if (o->seeds < 1 || o->seeds > 10000)
         return mn_error_set(error, MN_ERR_ARGUMENT, "--seeds must be from 1 to 10000, got %d",
                             o->seeds);
-    if (!(o->margin > 0.0) || isinf(o->margin))
+    if (!mn_isfinite_f64(o->margin) || o->margin <= 0.0)
         return mn_error_set(error, MN_ERR_ARGUMENT, "--margin must be above 0, got %g", o->margin);
     return MN_OK;
 }

@@ -59,7 +59,7 @@ void mn_config_json(mn_json_out *json, const mn_train_options *options, const ch
                     const char *data)
 {
     mn_train_options known = *options;
-    if (isnan(known.lr))
+    if (mn_isnan_f64(known.lr))
         known.lr = mn_default_lr(options->optimizer);
     mn_out_string(json, "model", model);
     mn_out_string(json, "data", data);
@@ -112,7 +112,7 @@ mn_status mn_event_step(mn_run *run, const mn_step_result *result)
 /* A loss that is not a number is told from one not measured by its accuracy. */
 static void put_loss(mn_json_out *json, const char *key, double loss, double accuracy)
 {
-    if (isnan(accuracy))
+    if (mn_isnan_f64(accuracy))
         mn_out_measured(json, key, accuracy);
     else
         mn_out_number(json, key, loss);

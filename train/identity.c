@@ -80,7 +80,7 @@ static const char *value_of(const mn_run *run, const fact *f, char text[VALUE_TE
         snprintf(text, VALUE_TEXT, "%016" PRIx64, *(const uint64_t *)at);
         break;
     case REAL:
-        if (isfinite(*(const double *)at))
+        if (mn_isfinite_f64(*(const double *)at))
             mn_number_text(*(const double *)at, text);
         else
             snprintf(text, VALUE_TEXT, "%g", *(const double *)at);

@@ -234,7 +234,7 @@ static mn_status finish_epoch(mn_run *run)
     mn_epoch_result result = {.epoch = 0};
     MN_TRY(measure_epoch(run, &result));
     double accuracy = result.validation_accuracy;
-    if (p->best_epoch == 0 ? !isnan(accuracy) : accuracy > p->best_accuracy) {
+    if (p->best_epoch == 0 ? !mn_isnan_f64(accuracy) : accuracy > p->best_accuracy) {
         p->best_epoch = result.epoch;
         p->best_accuracy = accuracy;
         p->best_loss = result.validation_loss;

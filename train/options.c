@@ -126,22 +126,22 @@ static mn_status check_numbers(const mn_train_options *o, mn_error *error)
     static const char *const names[] = {"--lr", "--momentum", "--weight-decay", "--gamma"};
     const double values[] = {o->lr, o->momentum, o->weight_decay, o->gamma};
     for (int i = 0; i < 4; i++) {
-        if (!isfinite(values[i]) || values[i] < 0.0)
+        if (!mn_isfinite_f64(values[i]) || values[i] < 0.0)
             return mn_error_set(error, MN_ERR_ARGUMENT,
                                 "%s must be a finite number of at least 0, got %g", names[i],
                                 values[i]);
     }
-    if (!(o->clip_norm > 0.0))
+    if (mn_isnan_f64(o->clip_norm) || o->clip_norm <= 0.0)
         return mn_error_set(error, MN_ERR_ARGUMENT, "--clip-norm must be above 0, got %g",
                             o->clip_norm);
     /* Adam has none. */
     if (o->momentum >= 1.0 && strncmp(o->optimizer, "adam", 4) != 0)
         return mn_error_set(error, MN_ERR_ARGUMENT, "--momentum must be below 1, got %g",
                             o->momentum);
-    if (!(o->scaler.init_scale > 0.0))
+    if (mn_isnan_f64(o->scaler.init_scale) || o->scaler.init_scale <= 0.0)
         return mn_error_set(error, MN_ERR_ARGUMENT, "--init-scale must be above 0, got %g",
                             o->scaler.init_scale);
-    if (!(o->validation >= 0.0 && o->validation < 1.0))
+    if (!mn_is_within(o->validation, 0.0, 1.0) || o->validation == 1.0)
         return mn_error_set(error, MN_ERR_ARGUMENT,
                             "--validation must be at least 0 and below 1, got %g", o->validation);
     return MN_OK;
@@ -150,7 +150,7 @@ static mn_status check_numbers(const mn_train_options *o, mn_error *error)
 static mn_status check_choices(const mn_train_options *o, mn_error *error)
 {
     MN_TRY(mn_check_amp(o->amp, error));
-    if (isnan(mn_default_lr(o->optimizer)))
+    if (mn_isnan_f64(mn_default_lr(o->optimizer)))
         return mn_error_set(error, MN_ERR_UNSUPPORTED,
                             "--optimizer %.100s is not available; there are sgd, adam, adamw and "
                             "rmsprop",
@@ -181,7 +181,7 @@ mn_status mn_train_options_read(const mn_train_options *given, mn_train_options 
     if (!options->optimizer)
         options->optimizer = defaults.optimizer;
     MN_TRY(check_choices(options, error));
-    if (isnan(options->lr))
+    if (mn_isnan_f64(options->lr))
         options->lr = mn_default_lr(options->optimizer);
     MN_TRY(check_integers(options, error));
     return check_numbers(options, error);

@@ -22,7 +22,8 @@ static void read_epoch(const mn_epoch_result *epoch, double figures[MN_FIGURES])
     figures[MN_FIGURE_VALIDATION_FP32] = epoch->validation_accuracy_fp32;
     figures[MN_FIGURE_TEST] = epoch->test_accuracy;
     figures[MN_FIGURE_TEST_FP32] = epoch->test_accuracy_fp32;
-    figures[MN_FIGURE_LOSS] = isnan(epoch->train_loss) ? (double)INFINITY : epoch->train_loss;
+    figures[MN_FIGURE_LOSS] =
+        mn_isnan_f64(epoch->train_loss) ? (double)INFINITY : epoch->train_loss;
     figures[MN_FIGURE_SCALE] = epoch->scale;
     figures[MN_FIGURE_SPEED] = epoch->images_per_s;
     figures[MN_FIGURE_WAIT] = epoch->data_wait_fraction;
@@ -47,7 +48,7 @@ void mn_report_figures(const mn_report *report, const mn_compare_row *row,
     }
     if (d && d->n > 0)
         figures[MN_FIGURE_LOSS_DELTA] =
-            isnan(d->max_loss_delta) ? (double)INFINITY : d->max_loss_delta;
+            mn_isnan_f64(d->max_loss_delta) ? (double)INFINITY : d->max_loss_delta;
     if (run->collapsed_step > 0)
         figures[MN_FIGURE_COLLAPSED] = (double)run->collapsed_step;
     if (ended)
@@ -64,14 +65,14 @@ mn_stat mn_report_stat(const mn_report *report, const char *precision, mn_figure
             continue;
         mn_report_figures(report, &report->result->rows[i], figures);
         double value = figures[figure], before = value - stat.mean;
-        if (isnan(value))
+        if (mn_isnan_f64(value))
             continue;
         stat.mean += before / ++stat.n;
         squares += before * (value - stat.mean);
-        stat.low = fmin(stat.low, value);
-        stat.high = fmax(stat.high, value);
+        stat.low = stat.n == 1 || value < stat.low ? value : stat.low;
+        stat.high = stat.n == 1 || value > stat.high ? value : stat.high;
     }
-    if (stat.n == 0 || !isfinite(stat.high)) /* an infinite one leaves no other mean */
+    if (stat.n == 0 || !mn_isfinite_f64(stat.high)) /* an infinite one leaves no other mean */
         stat.mean = stat.high;
     if (stat.n > 1)
         stat.sd = sqrt(squares / (stat.n - 1));

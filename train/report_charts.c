@@ -71,7 +71,7 @@ static void add_value(plot *p, int64_t position, double value, bool mark)
     if (p->chart->logarithmic)
         value = value > 0.0 ? log2(value) : (double)NAN;
     /* A mean of scales would be none: the first stands for its window. */
-    if (!isfinite(value) || (p->kind == SCALE && at->n > 0))
+    if (!mn_isfinite_f64(value) || (p->kind == SCALE && at->n > 0))
         return;
     at->n++;
     at->sum += value;
@@ -86,7 +86,7 @@ static void add_row(plot *p, const mn_compare_row *row)
     for (int64_t i = 0; p->chart->steps && i < run->step_count; i++) {
         const mn_step_result *step = &run->step_results[i];
         if (p->kind == LOSS)
-            add_value(p, step->step, step->loss, !isfinite(step->loss));
+            add_value(p, step->step, step->loss, !mn_isfinite_f64(step->loss));
         else if (p->kind == SCALE)
             add_value(p, step->step, step->scale, step->skipped);
         else
@@ -125,7 +125,7 @@ static double height(const plot *p, int window)
 
 static void take(axis *a, double value)
 {
-    if (!isfinite(value))
+    if (!mn_isfinite_f64(value))
         return;
     a->low = fmin(a->low, value);
     a->high = fmax(a->high, value);
@@ -269,11 +269,11 @@ static void draw(plot *p, int precision, const char *class, pen with)
         double x = middle(p, i), y = place_y(p, height(p, i));
         if (with == MARKS && p->points[i].mark)
             mn_put(p->page, "M%.1f %.1fv7", x, above);
-        else if (with == JOINED && down && isfinite(y))
+        else if (with == JOINED && down && mn_isfinite_f64(y))
             mn_put(p->page, p->kind == SCALE ? "H%.1fV%.1f" : "L%.1f %.1f", x, y);
-        else if (with != MARKS && isfinite(y)) /* the empty stroke makes a dot */
+        else if (with != MARKS && mn_isfinite_f64(y)) /* the empty stroke makes a dot */
             mn_put(p->page, "M%.1f %.1fh0", x, y);
-        down = isfinite(y);
+        down = mn_isfinite_f64(y);
     }
     mn_put(p->page, "\"/>\n");
 }
@@ -283,7 +283,7 @@ static void draw_interval(plot *p, int precision)
 {
     const char *name = p->report->precisions[precision];
     const mn_compare_deviation *d = mn_report_deviation(p->report, name);
-    if (!d || !isfinite(d->interval_low_pp) || !isfinite(d->interval_high_pp))
+    if (!d || !mn_isfinite_f64(d->interval_low_pp) || !mn_isfinite_f64(d->interval_high_pp))
         return;
     double x = place_x(p, (double)p->last) + 7.0 * precision;
     double low = place_y(p, d->interval_low_pp), high = place_y(p, d->interval_high_pp);

@@ -60,7 +60,7 @@ static void put_reason(mn_json_out *page, const mn_report *report, const mn_comp
         mn_put(page, "No verdict can be given where runs collapsed or diverged.");
     else if (d->n < 3)
         mn_put(page, "A verdict needs 3 seeds or more; pairs of runs here: %d.", d->n);
-    else if (isnan(d->interval_low_pp) || isnan(d->interval_high_pp))
+    else if (mn_isnan_f64(d->interval_low_pp) || mn_isnan_f64(d->interval_high_pp))
         mn_put(page, "The accuracies are not numbers that can be compared.");
     else
         mn_put(page, "The 90 percent interval [%s, %s] %s the margin of \xc2\xb1%s points.",
@@ -78,7 +78,8 @@ static void put_warnings(mn_json_out *page, const mn_report *report, const char 
                "overflowed at the smallest loss scale.</p>",
                collapsed.n, collapsed.n == 1 ? "" : "s", collapsed.low,
                collapsed.n == 1 ? "" : " or later");
-    if (isinf(mn_report_stat(report, precision, MN_FIGURE_LOSS).mean))
+    mn_stat loss = mn_report_stat(report, precision, MN_FIGURE_LOSS);
+    if (loss.n > 0 && !mn_isfinite_f64(loss.mean))
         mn_put(page, "<p class=\"warning\">\xe2\x9a\xa0 The training loss is not finite at "
                      "the end: a run diverged.</p>");
 }
@@ -143,7 +144,7 @@ static void put_bar(mn_json_out *page, const mn_report *report, const char *prec
     double ratio = strcmp(precision, "fp32") == 0 ? 1.0 : (double)NAN;
     if (d)
         ratio = figure == MN_FIGURE_SPEED ? d->throughput_ratio : d->memory_ratio;
-    if (!isfinite(ratio))
+    if (!mn_isfinite_f64(ratio))
         return;
     if (d)
         mn_put(page, "<small>\xc3\x97%s of FP32</small>", mn_number(ratio, 2, "").text);
@@ -155,7 +156,7 @@ static void put_difference(mn_json_out *page, const mn_report *report, const cha
 {
     const mn_compare_deviation *d = mn_report_deviation(report, precision);
     mn_put(page, "%s", mn_signed(d ? d->accuracy_delta_pp_mean : (double)NAN).text);
-    if (d && isfinite(d->interval_low_pp))
+    if (d && mn_isfinite_f64(d->interval_low_pp))
         mn_put(page, "<small>[%s, %s]</small>", mn_signed(d->interval_low_pp).text,
                mn_signed(d->interval_high_pp).text);
     if (d)

@@ -37,9 +37,9 @@ mn_label mn_number(double value, int decimals, const char *unit)
     mn_label label;
     char digits[40], grouped[80];
     bool fixed = decimals >= 0 && decimals <= 9 && fabs(value) < 1e12;
-    if (isnan(value))
+    if (mn_isnan_f64(value))
         return (mn_label){"<span class=\"none\">not measured</span>"};
-    if (isinf(value))
+    if (!mn_isfinite_f64(value))
         return (mn_label){"<span class=\"warning\">not finite</span>"};
     int wanted = decimals < 0 ? -decimals : fixed ? decimals : 3;
     snprintf(digits, sizeof digits, fixed ? "%.*f" : "%.*g", wanted, fabs(value));
@@ -53,7 +53,7 @@ mn_label mn_number(double value, int decimals, const char *unit)
 mn_label mn_signed(double value)
 {
     mn_label label, plain = mn_number(value, 2, "");
-    bool plus = isfinite(value) && value >= 0.005; /* else it shows as 0.00 */
+    bool plus = mn_isfinite_f64(value) && value >= 0.005; /* else it shows as 0.00 */
     snprintf(label.text, sizeof label.text, "%s%.100s", plus ? "+" : "", plain.text);
     return label;
 }

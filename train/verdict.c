@@ -29,14 +29,14 @@ bool mn_compare_uses_validation(const mn_compare_row *rows, int row_count)
     for (int i = 0; i < row_count; i++) {
         const mn_epoch_result *last = last_epoch(&rows[i]);
         if (last != NULL)
-            return !isnan(last->validation_accuracy);
+            return !mn_isnan_f64(last->validation_accuracy);
     }
     return false;
 }
 
 bool mn_compare_diverged(const mn_train_result *run)
 {
-    return run->epoch_count > 0 && !isfinite(run->epochs[run->epoch_count - 1].train_loss);
+    return run->epoch_count > 0 && !mn_isfinite_f64(run->epochs[run->epoch_count - 1].train_loss);
 }
 
 /* Ended without a model: what its accuracy is, if it has one, is chance. */
@@ -57,7 +57,7 @@ const mn_compare_row *mn_compare_row_of(const mn_compare_row *rows, int row_coun
 /* The largest difference so far; NaN, once met, stays. */
 static double loss_delta(const mn_train_result *a, const mn_train_result *b, double largest)
 {
-    for (int64_t i = 0; i < a->epoch_count && i < b->epoch_count && !isnan(largest); i++) {
+    for (int64_t i = 0; i < a->epoch_count && i < b->epoch_count && !mn_isnan_f64(largest); i++) {
         double delta = fabs(a->epochs[i].train_loss - b->epochs[i].train_loss);
         largest = delta <= largest ? largest : delta;
     }
@@ -68,7 +68,8 @@ static double loss_delta(const mn_train_result *a, const mn_train_result *b, dou
 static const char *verdict(const mn_compare_deviation *d, double margin)
 {
     /* Runs that failed cannot be left out of a verdict on all of them. */
-    if (d->n < 3 || d->collapsed > 0 || isnan(d->interval_low_pp) || isnan(d->interval_high_pp))
+    if (d->n < 3 || d->collapsed > 0 || mn_isnan_f64(d->interval_low_pp) ||
+        mn_isnan_f64(d->interval_high_pp))
         return "not enough seeds to say";
     if (d->interval_low_pp >= -margin && d->interval_high_pp <= margin)
         return "within the stated bound";

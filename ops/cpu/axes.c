@@ -282,7 +282,7 @@ static void find_norm(group *g)
 void mn_cpu_norm(const mn_call *call)
 {
     const mn_reduce_attributes *a = (const void *)call->attributes.bytes;
-    run(call, &call->in[0], &call->out[0], isinf(a->p) ? find_extreme : find_norm);
+    run(call, &call->in[0], &call->out[0], mn_isfinite_f64(a->p) ? find_norm : find_extreme);
 }
 
 static void find_var(group *g)

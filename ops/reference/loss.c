@@ -156,7 +156,7 @@ static double slope_of(int64_t kind, double x, double t, double delta)
     case MN_LOSS_MSE:
         return 2 * d;
     case MN_LOSS_L1:
-        return isnan(d) ? d : (d > 0) - (d < 0);
+        return mn_isnan_f64(d) ? d : (d > 0) - (d < 0);
     case MN_LOSS_HUBER:
         return fabs(d) > delta ? copysign(delta, d) : d;
     case MN_LOSS_BCE_WITH_LOGITS: /* sigmoid(x) - t */

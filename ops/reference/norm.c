@@ -31,8 +31,8 @@ static void update_running(const mn_call *call, double *const in[])
     const double freedom = rows > 1 ? (double)(rows - 1) : 1;
     double squares;
     for (int64_t c = 0; c < C; c++)
-        if (!isfinite((float)mean_of(x, in[0], c, &squares)) ||
-            !isfinite((float)(squares / freedom)))
+        if (!mn_isfinite_f64((double)(float)mean_of(x, in[0], c, &squares)) ||
+            !mn_isfinite_f64((double)(float)(squares / freedom)))
             return;
     for (int64_t c = 0; c < C; c++) {
         const double mean = mean_of(x, in[0], c, &squares);

@@ -40,7 +40,7 @@ void mn_norm_add(const mn_norm_attributes *a, double squares, double *record)
     if (!a->last)
         return;
     const double norm = sqrt(record[MN_OPT_NORM_SQ]);
-    const double clip = isinf(a->max_norm) ? 1 : a->max_norm / (norm + 1e-6);
+    const double clip = mn_isfinite_f64(a->max_norm) ? a->max_norm / (norm + 1e-6) : 1;
     record[MN_OPT_NORM] = norm;
     record[MN_OPT_CLIP] = clip > 1 ? 1 : clip; /* NaN stays */
     record[MN_OPT_BAD_NORM] = !mn_isfinite_f64(norm);

@@ -28,7 +28,7 @@ static int64_t window_maximum(const mn_call *call, const mn_view *view, const do
     for (int64_t h = start(top); h < end(top, a->kernel[0], H); h++)
         for (int64_t w = start(left); w < end(left, a->kernel[1], W); w++) {
             const int64_t i = ((n * H + h) * W + w) * C + c;
-            if (best < 0 || (!isnan(x[best]) && (isnan(x[i]) || x[i] > x[best])))
+            if (best < 0 || (!mn_isnan_f64(x[best]) && (mn_isnan_f64(x[i]) || x[i] > x[best])))
                 best = i;
         }
     return best;

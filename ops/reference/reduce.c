@@ -80,7 +80,7 @@ static int64_t element(const mn_call *call, const mn_view *x, int64_t i, int64_t
 /* The larger one; NaN wins. */
 static double larger(double a, double b)
 {
-    return isnan(a) || a >= b ? a : b;
+    return mn_isnan_f64(a) || a >= b ? a : b;
 }
 
 /* y = largest element over the axes; amin: smallest, the largest of -x */
@@ -114,7 +114,7 @@ void mn_ref_norm(const mn_call *call, double *const in[], double *const out[])
 /* Whether x is as large as y: |x| for the norm of p = inf, x for p = 0. */
 static bool is_chosen(double p, double x, double y)
 {
-    return (p > 0 ? fabs(x) : x) == y || (isnan(x) && isnan(y));
+    return (p > 0 ? fabs(x) : x) == y || (mn_isnan_f64(x) && mn_isnan_f64(y));
 }
 
 static double sign_of(double x)

@@ -14,7 +14,8 @@ static inline int64_t mn_ref_line_argmax(const double *x, int64_t n, int64_t ste
 {
     int64_t best = 0;
     for (int64_t i = 1; i < n; i++)
-        if (!isnan(x[best * step]) && (isnan(x[i * step]) || x[i * step] > x[best * step]))
+        if (!mn_isnan_f64(x[best * step]) &&
+            (mn_isnan_f64(x[i * step]) || x[i * step] > x[best * step]))
             best = i;
     return best;
 }
