@@ -19,7 +19,7 @@ static inline mn_op_id mn_op_id_of(const mn_op *op)
 }
 
 /* MN_OK if nothing is pending and the descriptor, which may come from outside, is sound. */
-mn_status mn_op_check(mn_context *context, const mn_op *op);
+mn_status mn_op_validate(mn_context *context, const mn_op *op);
 /* Checks and runs an op without recording it: shape rule, output tensors (of the scope), kernel.
  * mn_apply is this plus autocast and autograd. */
 mn_status mn_dispatch(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
