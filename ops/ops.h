@@ -32,13 +32,9 @@ mn_tensor *mn_dispatch1(mn_context *context, mn_op_id id, mn_tensor *const *inpu
 mn_tensor *mn_apply1(mn_op_id id, mn_tensor *const *inputs, int input_count,
                      const void *attributes);
 /* Whether some kernel (or widening to f32) serves the op for this dtype, and how. */
-typedef enum mn_served_by {
-    MN_SERVED_NONE,
-    MN_SERVED_KERNEL,
-    MN_SERVED_REFERENCE,
-    MN_SERVED_WIDENED
-} mn_served_by;
 mn_served_by mn_op_served_by(const mn_context *context, const mn_op *op, mn_dtype dtype);
+/* What has to be the same for a check of the op to count: parts with "; " between them. */
+void mn_op_record(const mn_context *context, const mn_op *op, char *text, size_t size);
 /* How many calls were served by widening since the context was made. */
 uint64_t mn_widened_calls(const mn_context *context);
 /* How many calls of a built-in op there were. */
