@@ -133,7 +133,10 @@ static mn_status compare(const check *c, int input, const double *gradient, doub
     for (int64_t i = 0; i < x->numel; i++) {
         double slope;
         MN_TRY(difference(c, x, values, i, &slope));
-        if (fabs(gradient[i] - slope) <= c->options.tolerance * fmax(1, fabs(slope)))
+        double error = fabs(gradient[i] - slope) / fmax(1, fabs(slope));
+        if (c->options.worst && !(error <= *c->options.worst))
+            *c->options.worst = error;
+        if (error <= c->options.tolerance)
             continue;
         const char *name = mn_tensor_name(x);
         return mn_fail(c->context, MN_ERR_MISMATCH,
@@ -199,6 +202,8 @@ mn_status mn_gradcheck(mn_context *context, mn_function function, void *user, mn
     check c = {context, function, user, inputs, count, .options = mn_gradcheck_options_default()};
     MN_TRY(mn_options_copy(&context->error, "mn_gradcheck", &c.options, sizeof c.options, options));
     MN_TRY(check_arguments(&c));
+    if (c.options.worst)
+        *c.options.worst = 0;
     mn_scope scope = mn_scope_begin(context);
     zero_gradients(&c);
     mn_status status = analytic(&c);

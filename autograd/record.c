@@ -263,7 +263,7 @@ mn_status mn_apply(mn_context *context, const mn_op *op, mn_tensor *const *input
     int output_count = readable ? op->outputs : 0;
     for (int i = 0; i < output_count; i++)
         outputs[i] = NULL;
-    MN_TRY(mn_op_check(context, op));
+    MN_TRY(mn_op_validate(context, op));
     MN_TRY(check_call(context, op, inputs, input_count, outputs));
     mn_tensor *cast[MN_MAX_INPUTS] = {NULL};
     for (int i = 0; i < input_count; i++)

@@ -65,7 +65,7 @@ typedef enum mn_status {
     MN_ERR_IO = 7,           /* the operating system refused to read or write */
     MN_ERR_FORMAT = 8,       /* a file's content is not what it should be */
     MN_ERR_VERSION = 9,      /* a tensor saved for backward was changed in place since */
-    MN_ERR_MISMATCH = 10,    /* a checkpoint belongs to another model, run or data set */
+    MN_ERR_MISMATCH = 10,    /* a checkpoint of another model, run or data set; a failed check */
     MN_ERR_NO_GRADIENT = 11, /* no parameter has a gradient, or backward from a constant */
     MN_ERR_COLLAPSED = 12,   /* the loss scale reached its floor and gradients still overflow */
     MN_ERR_UNSUPPORTED = 13, /* legal, but not available in this build or for these arguments */
@@ -657,6 +657,7 @@ typedef struct mn_gradcheck_options {
     size_t size;
     double step;      /* of the central differences, default 1e-6 */
     double tolerance; /* relative to max(1, |gradient|), default 1e-5 */
+    double *worst;    /* receives the largest error met, relative as above; default NULL */
 } mn_gradcheck_options;
 MN_API mn_gradcheck_options mn_gradcheck_options_default(void);
 /* Builds a function's result from inputs; returns NULL on failure. Called many times; where it

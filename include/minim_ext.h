@@ -149,6 +149,70 @@ MN_API void mn_call_parallel(const mn_call *call, int64_t count,
 /* How many threads that are at most. */
 MN_API int mn_call_threads(const mn_call *call);
 
+/* ---- checking an op -------------------------------------------------------------------------- */
+
+/* How a call of some dtype is served. */
+typedef enum mn_served_by {
+    MN_SERVED_NONE,
+    MN_SERVED_KERNEL,    /* by the device's kernel */
+    MN_SERVED_REFERENCE, /* by the reference kernel */
+    MN_SERVED_WIDENED    /* by the f32 kernel, inputs and outputs converted */
+} mn_served_by;
+
+typedef struct mn_op_check_options {
+    size_t size;
+    const void *attributes; /* op->attribute_bytes bytes; NULL (default): all zero */
+    uint32_t keeps_f32;     /* bit i: input i stays f32 where the others have 16 bit, as the weight
+                               of a norm does; default 0 */
+    uint32_t constants;     /* bit i: backward takes output i for a constant; default 0 */
+    double tolerance[4];    /* by mn_dtype, relative to the largest magnitude of the output or
+                               gradient; defaults 1e-12, 1e-5, 2^-9, 2^-6: a few roundings */
+    mn_gradcheck_options gradcheck;
+} mn_op_check_options;
+MN_API mn_op_check_options mn_op_check_options_default(void);
+
+/* Of one floating dtype. */
+typedef struct mn_op_check_dtype {
+    mn_served_by served;
+    double forward, backward; /* worst errors, relative as the tolerance; NaN: not measured */
+    uint32_t nan_lost; /* bit i: a NaN as last element of input i reaches no floating output. No
+                          failure, since ops that select do so */
+} mn_op_check_dtype;
+
+/* What a check has found, up to the first failure. Plain value. */
+typedef struct mn_op_check_report {
+    mn_op_check_dtype dtypes[4]; /* by mn_dtype */
+    double gradient;  /* worst error against central differences, relative to max(1, |gradient|);
+                         NaN: not measured, since there is no gradient, f64 is not served, or
+                         results are not f64 then */
+    bool same_bits;   /* in each dtype, for two runs, 1 and 3 threads, and "cpu-deferred" */
+    bool autocast;    /* regions do what the rule says, and nothing to backward */
+    mn_error failure; /* status MN_OK: none */
+    char record[512]; /* one line that tells what the check holds for; "": it failed */
+} mn_op_check_report;
+
+/* Tries the op on example inputs (f64 or f32 where they are floating; small, since every element of
+ * a differentiable one takes two runs): descriptor and shape rule; gradients in f64 against central
+ * differences; outputs and gradients of each dtype against those in f64 of the same rounded inputs;
+ * the same bits on every device and number of threads; and, in regions of f16 and of bf16, with
+ * inputs in f32, the region's dtype, f16 and bf16 mixed (these against f64 too), and f64, the
+ * outputs and gradients that the casts of the rule give outside of any, wherever backward runs.
+ * LOWER has to lower output 0; with FP32 and FP32_OUT no output has 16 bit. Where f64 is not served
+ * f32 takes its part. All is run in contexts of its own, with context's device, kernel set, seed,
+ * allocator and memory limit, which infer, backward and kernels must not mind. Context and inputs
+ * stay as they are. MN_ERR_MISMATCH, or the status of the call that failed, becomes the pending
+ * error as well as report->failure. Refuses to start with an error pending. */
+MN_API mn_status mn_op_check(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
+                             int input_count, const mn_op_check_options *options,
+                             mn_op_check_report *report);
+/* MN_OK if the record, which may come from anywhere, is that of a check of this descriptor by this
+ * version of minim, made by this compiler, on this device, kernel set and processor's features.
+ * Else the check counts as not made: MN_ERR_MISMATCH, and *error names the first part that differs;
+ * error may be NULL, and nothing becomes pending. Code behind the descriptor leaves no mark: a
+ * version number in the summary, which does, tells one version of a kernel from the next. */
+MN_API mn_status mn_op_check_current(const mn_context *context, const mn_op *op, const char *record,
+                                     mn_error *error);
+
 #ifdef __cplusplus
 }
 #endif

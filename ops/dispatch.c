@@ -31,7 +31,7 @@ static mn_status count_call(mn_context *context, const mn_op *op)
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-mn_status mn_op_check(mn_context *context, const mn_op *op)
+mn_status mn_op_validate(mn_context *context, const mn_op *op)
 {
     MN_TRY(mn_error_status(context));
     if (!op)
@@ -330,7 +330,7 @@ mn_status mn_dispatch(mn_context *context, const mn_op *op, mn_tensor *const *in
 {
     mn_tensor *results[MN_MAX_OUTPUTS] = {NULL};
     mn_call call;
-    MN_TRY(mn_op_check(context, op));
+    MN_TRY(mn_op_validate(context, op));
     for (int i = 0; i < op->outputs; i++)
         outputs[i] = NULL;
     MN_TRY(check_inputs(context, op, inputs, input_count));

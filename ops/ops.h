@@ -19,7 +19,7 @@ static inline mn_op_id mn_op_id_of(const mn_op *op)
 }
 
 /* MN_OK if nothing is pending and the descriptor, which may come from outside, is sound. */
-mn_status mn_op_check(mn_context *context, const mn_op *op);
+mn_status mn_op_validate(mn_context *context, const mn_op *op);
 /* Checks and runs an op without recording it: shape rule, output tensors (of the scope), kernel.
  * mn_apply is this plus autocast and autograd. */
 mn_status mn_dispatch(mn_context *context, const mn_op *op, mn_tensor *const *inputs,
@@ -32,12 +32,6 @@ mn_tensor *mn_dispatch1(mn_context *context, mn_op_id id, mn_tensor *const *inpu
 mn_tensor *mn_apply1(mn_op_id id, mn_tensor *const *inputs, int input_count,
                      const void *attributes);
 /* Whether some kernel (or widening to f32) serves the op for this dtype, and how. */
-typedef enum mn_served_by {
-    MN_SERVED_NONE,
-    MN_SERVED_KERNEL,
-    MN_SERVED_REFERENCE,
-    MN_SERVED_WIDENED
-} mn_served_by;
 mn_served_by mn_op_served_by(const mn_context *context, const mn_op *op, mn_dtype dtype);
 /* What 16-bit stores lost. Added to from several threads at once. */
 typedef struct mn_store_counts {
@@ -81,6 +75,8 @@ void mn_observer_remove(mn_context *context, mn_observer *observer);
 /* Tells them of a cast that a parameter's shadow served. */
 void mn_observe_shadow(mn_tensor *parameter, mn_tensor *shadow);
 
+/* What has to be the same for a check of the op to count: parts with "; " between them. */
+void mn_op_record(const mn_context *context, const mn_op *op, char *text, size_t size);
 /* How many calls were served by widening since the context was made. */
 uint64_t mn_widened_calls(const mn_context *context);
 /* How many calls of a built-in op there were. */

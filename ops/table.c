@@ -1,6 +1,9 @@
-/* ops/table.c: the table of built-in ops, made from ops.def, and as users see it. */
+/* ops/table.c: the table of built-in ops, made from ops.def, and as users see it; and records of
+ * what a descriptor was checked as. */
 #include "ops/internal.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* What the words in ops.def's columns stand for. */
@@ -144,4 +147,63 @@ bool mn_op_info_get(int index, mn_op_info *info)
         .functions = functions_of(index),
     };
     return true;
+}
+
+/* ---- records of checks ----------------------------------------------------------------------- */
+
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+    return mn_hash(hash, text ? text : "", text ? strlen(text) + 1 : 0);
+}
+
+/* Of all that a descriptor says; of its functions, which are there. */
+static uint64_t fingerprint(const mn_op *op)
+{
+    const mn_kernel *kernels = op->kernels;
+    const uint64_t said[] = {(uint64_t)op->min_inputs,
+                             (uint64_t)op->max_inputs,
+                             (uint64_t)op->outputs,
+                             op->optional,
+                             op->attribute_bytes,
+                             op->flags,
+                             op->mutates,
+                             op->differentiable,
+                             op->saves_inputs,
+                             op->saves_outputs,
+                             op->rule[0],
+                             op->rule[1],
+                             kernels[0].dtypes,
+                             kernels[1].dtypes,
+                             kernels[0].run != NULL,
+                             kernels[1].run != NULL,
+                             op->reference != NULL};
+    uint64_t hash = mn_hash(MN_HASH_START, said, sizeof said);
+    return hash_text(hash_text(hash_text(hash, op->name), op->summary), op->refuse_hint);
+}
+
+void mn_op_record(const mn_context *context, const mn_op *op, char *text, size_t size)
+{
+    const mn_context_info info = mn_context_info_get(context);
+    snprintf(text, size,
+             "op %.100s %016" PRIx64
+             "; minim %s; compiler %.100s; device %s; kernels %s; features %s",
+             op->name, fingerprint(op), mn_version(), info.compiler, info.device, info.kernels,
+             info.features);
+}
+
+mn_status mn_op_check_current(const mn_context *context, const mn_op *op, const char *record,
+                              mn_error *error)
+{
+    char now[sizeof((mn_op_check_report *)NULL)->record];
+    if (!context || !op || op->size != sizeof *op || !op->name || !record)
+        return mn_error_fill(error, MN_ERR_ARGUMENT, "op check: context, op or record is missing");
+    mn_op_record(context, op, now, sizeof now);
+    size_t same = 0, begin = 0;
+    for (; now[same] && now[same] == record[same]; same++)
+        begin = now[same] == ';' ? same + 2 : begin;
+    if (now[same] == record[same])
+        return MN_OK;
+    return mn_error_fill(error, MN_ERR_MISMATCH,
+                         "op check: the check was not made with \"%.*s\" and does not count",
+                         (int)strcspn(now + begin, ";"), now + begin);
 }

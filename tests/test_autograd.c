@@ -336,10 +336,15 @@ START_TEST(test_gradcheck)
     mn_context *ctx = mn_check_context(mn_check_devices[_i]);
     const double x[3] = {0.1, -1.7, 3.3}, y[3] = {2.5, 1e-3, 0.7};
     mn_tensor *inputs[2] = {leaf(ctx, MN_F64, 3, x), leaf(ctx, MN_F64, 3, y)};
-    double factor = 2;
-    ck_assert_int_eq(mn_gradcheck(ctx, square_function, &factor, inputs, 2, NULL), MN_OK);
+    double factor = 2, worst = 7;
+    mn_gradcheck_options options = mn_gradcheck_options_default();
+    options.worst = &worst;
+    ck_assert_int_eq(mn_gradcheck(ctx, square_function, &factor, inputs, 2, &options), MN_OK);
+    ck_assert(worst > 0 && worst < 1e-7);
     factor = 2.0001;
-    ck_assert_int_eq(mn_gradcheck(ctx, square_function, &factor, inputs, 2, NULL), MN_ERR_MISMATCH);
+    ck_assert_int_eq(mn_gradcheck(ctx, square_function, &factor, inputs, 2, &options),
+                     MN_ERR_MISMATCH);
+    ck_assert(worst > 1e-5 && worst < 1e-3);
     mn_check_expect(ctx, MN_ERR_MISMATCH, "input 1, element 0");
     factor = 0; /* a failure on the way */
     mn_gradcheck(ctx, square_function, &factor, inputs, 2, NULL);

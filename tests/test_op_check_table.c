@@ -1,0 +1,140 @@
+/* mn_op_check on every differentiable op of the library, with the inputs and attributes that the op
+ * cases apply it to. */
+#include "autograd/node.h"
+#include "tests/support_cases.h"
+#include "tests/support_suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The calls that a case consists of; the context's root scope keeps their inputs. */
+static struct {
+    const mn_op *op[64];
+    mn_tensor *in[64][MN_MAX_INPUTS];
+    int counts[64], calls;
+} seen;
+
+static mn_status look_on(mn_context *ctx, const mn_op *op, mn_tensor **inputs, int count,
+                         bool *f32_output)
+{
+    (void)ctx;
+    (void)f32_output;
+    ck_assert_int_lt(seen.calls, 64);
+    seen.op[seen.calls] = op;
+    memcpy(seen.in[seen.calls], inputs, (size_t)count * sizeof *inputs);
+    seen.counts[seen.calls++] = count;
+    return MN_OK;
+}
+
+static bool checked[MN_OP_COUNT];
+
+static void make_inputs(mn_context *ctx, const op_case *c, mn_tensor **in)
+{
+    for (int i = 0; i < mn_case_inputs(c); i++) {
+        const case_input *input = &c->inputs[i];
+        in[i] =
+            mn_tensor_create(ctx, mn_case_dtype(input->kind, MN_F32), input->ndim, input->shape);
+        int64_t count = mn_tensor_numel(in[i]);
+        double *values = calloc((size_t)count + 1, sizeof *values);
+        mn_case_draw(c, i, MN_F32, count, values);
+        ck_assert_int_eq(mn_tensor_write_f64(in[i], values, count), MN_OK);
+        free(values);
+        if (mn_case_wants_gradient(c, i))
+            ck_assert_int_eq(mn_set_requires_grad(in[i], true), MN_OK);
+    }
+}
+
+/* Which call the node is of. */
+static int call_of(const mn_node *node)
+{
+    int call = seen.calls;
+    for (bool same = false; !same && call-- > 0;) {
+        same = seen.op[call] == node->op && seen.counts[call] == node->input_count;
+        for (int i = 0; i < node->input_count && same; i++) {
+            const mn_node_input *input = &node->inputs[i];
+            if (input->producer != NULL || input->leaf != NULL)
+                same = seen.in[call][i]->node == input->producer;
+        }
+    }
+    ck_assert_int_ge(call, 0);
+    return call;
+}
+
+/* Checks the ops behind the node, each on its own inputs, and then its op. */
+static void check_node(mn_context *ctx, const op_case *c, const mn_node *node, mn_tensor **in)
+{
+    mn_op_check_options options = mn_op_check_options_default();
+    mn_op_check_report report;
+    int64_t elements = 0;
+    const int call = call_of(node);
+    for (int i = 0; i < node->input_count; i++) {
+        elements += mn_tensor_numel(seen.in[call][i]);
+        if (node->inputs[i].producer != NULL)
+            check_node(ctx, c, node->inputs[i].producer, in);
+        for (int j = 0; j < mn_case_inputs(c); j++)
+            if (seen.in[call][i] == in[j] && c->inputs[j].kind >= STATE)
+                options.keeps_f32 |= 1u << i;
+    }
+    if (elements > 1100) /* differences take two runs an element */
+        return;
+    options.attributes = node->attributes;
+    options.constants = 0xE; /* statistics, where there is more than one output */
+    mn_status status =
+        mn_op_check(ctx, node->op, seen.in[call], node->input_count, &options, &report);
+    ck_assert_msg(status == MN_OK, "%s: %s", c->name, mn_error_message(ctx));
+    checked[mn_op_id_of(node->op)] = true;
+}
+
+/* Which no case differentiates. */
+static void check_dropout(void)
+{
+    const mn_dropout_attributes attributes = {.p = 0.25};
+    mn_op_check_options options = mn_op_check_options_default();
+    mn_op_check_report report;
+    mn_context *ctx = mn_test_open();
+    mn_tensor *x = mn_full(ctx, MN_F32, 1, (int64_t[]){20}, 0.7);
+    options.attributes = &attributes;
+    ck_assert_int_eq(mn_op_check(ctx, &mn_ops[MN_OP_dropout], &x, 1, &options, &report), MN_OK);
+    ck_assert_uint_eq(report.dtypes[MN_BF16].nan_lost, 0);
+    checked[MN_OP_dropout] = true;
+    mn_context_free(ctx);
+}
+
+START_TEST(ops_of_the_library_pass)
+{
+    for (int i = 0; i < mn_case_count(); i++) {
+        const op_case *c = mn_case_at(i);
+        mn_context *ctx = mn_test_open();
+        mn_tensor *in[CASE_INPUTS];
+        if (!c->forward_only) {
+            make_inputs(ctx, c, in);
+            seen.calls = 0;
+            ctx->cast_hook = look_on;
+            mn_tensor *y = mn_case_build(ctx, in, c);
+            ctx->cast_hook = NULL;
+            ck_assert_msg(y != NULL, "%s: %s", c->name, mn_error_message(ctx));
+            if (y->node)
+                check_node(ctx, c, y->node, in);
+        }
+        mn_context_free(ctx);
+    }
+    check_dropout();
+    for (int op = 0; op < MN_OP_COUNT; op++) {
+        mn_op_info info;
+        ck_assert(mn_op_info_get(op, &info));
+        bool inside = info.functions[0] == '\0' || op == MN_OP_scaler_scale;
+        ck_assert_msg(checked[op] || !info.differentiable || inside, "%s is not checked",
+                      info.name);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("op check of the library's ops");
+    TCase *cases = tcase_create("check");
+    tcase_set_timeout(cases, 120);
+    tcase_add_test(cases, ops_of_the_library_pass);
+    suite_add_tcase(suite, cases);
+    return mn_test_run(suite, CK_NOFORK);
+}
