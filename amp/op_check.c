@@ -104,16 +104,16 @@ static mn_status apply(const check *c, const setting *s, mn_tensor *const *in, m
     mn_context *context = c->places[s->place];
     const void *attributes = c->options.attributes;
     mn_tensor *cast[MN_MAX_INPUTS];
-    bool f32_output = false;
+    mn_cast_choice choice = {.active = false};
     MN_TRY(context->error.status);
     if (s->region != NOWHERE)
         MN_TRY(mn_autocast_begin(context, (mn_dtype)s->region));
     if (!s->by_hand)
         return mn_apply(context, c->op, in, c->count, attributes, out);
     memcpy(cast, in, sizeof cast);
-    MN_TRY(mn_autocast_inputs(context, c->op, cast, c->count, &f32_output));
+    MN_TRY(mn_autocast_inputs(context, c->op, cast, c->count, &choice));
     MN_TRY(mn_autocast_end(context));
-    MN_TRY(mn_dispatch(context, c->op, cast, c->count, attributes, f32_output, out));
+    MN_TRY(mn_dispatch(context, c->op, cast, c->count, attributes, choice.f32_output, out));
     return mn_record(context, c->op, cast, c->count, attributes, out);
 }
 
