@@ -10,7 +10,8 @@
 #include <unistd.h>
 
 #define RUN_OPTIONS                                                                                \
-    "data model device threads epochs steps batch accumulate optimizer lr momentum weight-decay "  \
+    "data model device threads epochs steps batch accumulate optimizer parameters lr momentum "    \
+    "weight-decay "                                                                                \
     "schedule warmup step-size gamma clip-norm init-scale growth-interval seed validation limit "  \
     "rules quiet json "
 

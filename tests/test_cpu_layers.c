@@ -326,7 +326,7 @@ START_TEST(steps)
     const kernel *k = &all[_i];
     for (size_t s = 0; s < COUNT(sizes); s++)
         for (int o = 0; o < 16; o++) {
-            const mn_step_attributes a = {0.1, 0.05, {0.9, 0.97}, 1e-3, o >> 1 & 1};
+            const mn_step_attributes a = {0.1, 0.05, {0.9, 0.97}, 1e-3, o >> 1 & 1, 0, {0, 0}};
             const bool states[2] = {_i > 0 || (o & 1), _i == 1 || (_i == 2 && (o & 1))};
             fixture f;
             mn_fixture_start(&f, &a, sizeof a);
