@@ -161,7 +161,7 @@ void mn_ref_adam_step(const mn_call *call, double *const in[], double *const out
     (void)out;
     for (int64_t i = 0; i < elements_of_step(call, in); i++) {
         const double g = a->variant ? in[1][i] : decayed(a, in[1][i], p[i]);
-        if (a->variant)
+        if (a->variant && a->weight_decay != 0)
             p[i] -= lr * a->weight_decay * p[i];
         m[i] = a->rate[0] * m[i] + (1 - a->rate[0]) * g;
         v[i] = a->rate[1] * v[i] + (1 - a->rate[1]) * g * g;
