@@ -88,6 +88,12 @@ static double at_random(const mn_step_attributes *a, double step, int64_t i, dou
     return (double)result;
 }
 
+/* How many elements a step is made of. */
+static int64_t elements_of_step(const mn_call *call, double *const in[])
+{
+    return in[4][MN_OPT_FOUND_INF] == 0 ? call->in[0].numel : 0;
+}
+
 /* Of the three steps: what is stepped, p or the f32 master of a 16-bit p, which follows a p that
  * something else has written. A step that met a non-finite gradient changes neither p nor states;
  * the 16-bit shadows are rewritten from p in any case.
@@ -96,27 +102,21 @@ static double *begin_step(const mn_call *call, double *const in[])
 {
     if (!call->in[7].present)
         return in[0];
-    for (int64_t i = 0; i < call->in[0].numel; i++)
+    for (int64_t i = 0; i < elements_of_step(call, in); i++)
         if (rounded(call->in[0].dtype, in[7][i]) != in[0][i])
             in[7][i] = in[0][i];
     return in[7];
 }
 
-/* How many elements a step is made of. */
-static int64_t elements_of_step(const mn_call *call, double *const in[])
-{
-    return in[4][MN_OPT_FOUND_INF] == 0 ? call->in[0].numel : 0;
-}
-
-/* A 16-bit p from what was stepped, and the shadows from p. */
+/* A 16-bit p, still to be rounded to nearest, from the f32 number that was stepped, and the shadows
+ * from p. */
 static void end_step(const mn_call *call, double *const in[], const double *stepped)
 {
     const mn_step_attributes *a = (const void *)call->attributes.bytes;
     const mn_dtype dtype = call->in[0].dtype;
     for (int64_t i = 0; i < elements_of_step(call, in) && mn_is_16_bit(dtype); i++) {
         const double value = rounded(MN_F32, stepped[i]);
-        in[0][i] =
-            a->stochastic ? at_random(a, in[4][MN_OPT_APPLIED], i, value) : rounded(dtype, value);
+        in[0][i] = a->stochastic ? at_random(a, in[4][MN_OPT_APPLIED], i, value) : value;
     }
     for (int s = 5; s < 7; s++)
         for (int64_t i = 0; i < call->in[0].numel && call->in[s].present; i++)
