@@ -686,14 +686,14 @@ typedef struct mn_schedule {
     int64_t warmup_steps;
 } mn_schedule;
 
-/* How the f32 result of an update gets into a 16-bit parameter; f32 and f64 ones are as they are.
- * Nearest loses what is less than half of the distance to the next number. Master keeps an f32 copy
- * of each 16-bit parameter, of which the parameter is the rounding: steps change the copy. An
- * element that something else has written, to another value than its copy rounds to, is taken from
- * the parameter by the next step. Stochastic, for bf16 alone: one of the two numbers around the
- * result, by a probability that makes it the mean; above the largest finite one, which nearest may
- * also leave, the other is infinity. The draws depend on the context's seed, the parameter's name
- * (else its place among the optimizer's) and the number of applied steps, nothing else. */
+/* How the f32 result of an update gets into a 16-bit parameter; f32 and f64 ones are not rounded.
+ * Nearest loses updates below half of the distance to the next number. Master keeps an f32 copy of
+ * each 16-bit parameter (state "master"), which is stepped and rounded to nearest; an element that
+ * something else has set to another number than its copy rounds to is copied anew by the next
+ * applied step. Stochastic, for bf16 alone, takes one of the two numbers around the result, with
+ * probabilities that make it the mean (beyond the largest finite number: that or infinity), drawn
+ * from the context's seed, the parameter's name (or place, if it has none) and the count of applied
+ * steps. */
 typedef enum mn_rounding {
     MN_ROUNDING_NEAREST,
     MN_ROUNDING_MASTER,
@@ -812,7 +812,8 @@ MN_API void mn_ema_free(mn_ema *ema);
  * skipped, which the device decides. optimizer NULL: always. An error while swapped. */
 MN_API mn_status mn_ema_update(mn_ema *ema, const mn_optimizer *optimizer);
 /* Puts the averages into the parameters, for evaluation; the next call puts the parameters' own
- * values back, bit for bit, whatever was written into them since. */
+ * values back, bit for bit, whatever was written into them since. A step in between is
+ * MN_ERR_STATE. */
 MN_API mn_status mn_ema_swap(mn_ema *ema);
 
 /* ---------------------------------------------------------------------------------------------
