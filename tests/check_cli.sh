@@ -168,6 +168,8 @@ done
 "$minim" train $data --epochs 2 --seed 6 --checkpoint other.st >/dev/null
 cmp -s other.st off-1.st && fail "another seed gives the same checkpoint"
 expect 1 '--lr' "$minim" train $data --epochs 2 --seed 5 --lr 0.5 --resume part.st
+expect 1 '--parameters f32 there, bf16-master here' \
+    "$minim" train $data --epochs 2 --seed 5 --parameters bf16-master --resume part.st
 
 # a damaged checkpoint
 head -c 3000 off-1.st >cut.st
