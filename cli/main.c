@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #define RUN_OPTIONS                                                                                \
-    "data model device threads epochs steps batch accumulate optimizer lr momentum weight-decay "  \
-    "schedule warmup step-size gamma clip-norm init-scale growth-interval seed validation limit "  \
-    "rules quiet json "
+    "data model device threads epochs steps batch accumulate optimizer parameters lr "             \
+    "momentum weight-decay schedule warmup step-size gamma clip-norm init-scale "                  \
+    "growth-interval seed validation limit rules quiet json "
 
 static const command commands[] = {
     {"train", "train a model, log, checkpoint, resume",

@@ -53,6 +53,8 @@ static const option options[] = {
      NULL},
     {"optimizer", "NAME", "sgd (default), adam, adamw or rmsprop", TEXT, AT(train.optimizer), 0,
      NULL},
+    {"parameters", "KIND", "f32 (default), bf16, bf16-master or bf16-stochastic", TEXT,
+     AT(train.parameters), 0, NULL},
     {"lr", "X", "learning rate (default 0.05; adam, adamw, rmsprop: 1e-3)", NUMBER, AT(train.lr), 0,
      NULL},
     {"momentum", "X", "momentum of sgd and rmsprop, else ignored (default 0.9)", NUMBER,

@@ -60,6 +60,7 @@ typedef struct mn_leaf {
     mn_tensor *grad; /* kept over zero_grad for its memory; meaningless while state is NONE */
     mn_grad_state state;
     bool consumed;       /* a finished step has used the gradient */
+    int averaged;        /* so many averages have swapped themselves in */
     uint64_t scaling;    /* SCALED: the context's scaling when it was */
     mn_shadow shadow[2]; /* f16, bf16 */
 } mn_leaf;

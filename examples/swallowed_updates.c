@@ -1,17 +1,21 @@
 /* Updates that 16-bit parameters swallow. A weight that climbs by 2^-9 a step stops where that is
  * half of the distance to the next number or less; with an f32 weight, lowered anew in each step,
- * it goes on. Then the same two ways of training a regression to its end. */
+ * it goes on, and so does a bf16 weight with an f32 master or with stochastic rounding. Then the
+ * same ways of training a regression to its end. */
 #include <minim.h>
 #include <stdio.h>
+
+static const char *const names[] = {"", "master", "stochastic"};
 
 enum { FEATURES = 16, SAMPLES = 64, STEPS = 400 };
 
 /* 1024 steps of SGD with gradient -1 and rate 2^-9: exact arithmetic ends at start + 2. */
-static double climb(mn_context *ctx, mn_dtype dtype, double start)
+static double climb(mn_context *ctx, mn_dtype dtype, mn_rounding rounding, double start)
 {
     mn_tensor *w = mn_parameter_create(ctx, "w", dtype, 0, NULL, MN_LAYOUT_PLAIN);
     mn_sgd_options options = mn_sgd_options_default();
     options.lr = 0x1p-9;
+    options.rounding = rounding;
     mn_optimizer *sgd = mn_sgd_create(ctx, &w, 1, &options);
     double value = 0;
     mn_tensor_fill(w, start);
@@ -29,7 +33,7 @@ static double climb(mn_context *ctx, mn_dtype dtype, double start)
 
 /* Least squares whose solution is 1, 1.01, 1.02, ...; prints the loss at intervals. All products
  * are made in bf16; `dtype` is that of the parameters, which the optimizer writes. */
-static void regress(mn_context *ctx, mn_dtype dtype)
+static void regress(mn_context *ctx, mn_dtype dtype, mn_rounding rounding)
 {
     static float x[SAMPLES * FEATURES], y[SAMPLES];
     unsigned state = 1;
@@ -48,8 +52,9 @@ static void regress(mn_context *ctx, mn_dtype dtype)
         mn_parameter_create(ctx, "w", dtype, 2, (int64_t[]){1, FEATURES}, MN_LAYOUT_PLAIN);
     mn_sgd_options options = mn_sgd_options_default();
     options.lr = 0.05;
+    options.rounding = rounding;
     mn_optimizer *sgd = mn_sgd_create(ctx, &w, 1, &options);
-    printf("%-4s parameters: loss", mn_dtype_name(dtype));
+    printf("%-4s %-10s parameters: loss", mn_dtype_name(dtype), names[rounding]);
     for (int i = 0; i <= STEPS; i++) {
         mn_scope scope = mn_scope_begin(ctx);
         double value = 0;
@@ -76,8 +81,13 @@ int main(void)
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 3; k++)
             printf("%-4s %g + 1024 x 2^-9 = %g\n", mn_dtype_name(dtypes[i]), starts[k],
-                   climb(ctx, dtypes[i], starts[k]));
-    regress(ctx, MN_BF16), regress(ctx, MN_F32);
+                   climb(ctx, dtypes[i], MN_ROUNDING_NEAREST, starts[k]));
+    for (int r = MN_ROUNDING_MASTER; r <= MN_ROUNDING_STOCHASTIC; r++)
+        printf("bf16 %-10s 1 + 1024 x 2^-9 = %g\n", names[r],
+               climb(ctx, MN_BF16, (mn_rounding)r, 1));
+    for (int r = 0; r <= MN_ROUNDING_STOCHASTIC; r++)
+        regress(ctx, MN_BF16, (mn_rounding)r);
+    regress(ctx, MN_F32, MN_ROUNDING_NEAREST);
     mn_status status = mn_error_status(ctx);
     if (status != MN_OK)
         printf("%s\n", mn_error_message(ctx));

@@ -694,6 +694,20 @@ typedef struct mn_schedule {
     int64_t warmup_steps;
 } mn_schedule;
 
+/* How the f32 result of an update gets into a 16-bit parameter; f32 and f64 ones are not rounded.
+ * Nearest loses updates below half of the distance to the next number. Master keeps an f32 copy of
+ * each 16-bit parameter (state "master"), which is stepped and rounded to nearest; an element that
+ * something else has set to another number than its copy rounds to is copied anew by the next
+ * applied step. Stochastic, for bf16 alone, takes one of the two numbers around the result, with
+ * probabilities that make it the mean (beyond the largest finite number: that or infinity), drawn
+ * from the context's seed, the parameter's name (or place, if it has none) and the count of applied
+ * steps. */
+typedef enum mn_rounding {
+    MN_ROUNDING_NEAREST,
+    MN_ROUNDING_MASTER,
+    MN_ROUNDING_STOCHASTIC
+} mn_rounding;
+
 typedef struct mn_sgd_options {
     size_t size;
     double lr;            /* default 0.01 */
@@ -701,6 +715,7 @@ typedef struct mn_sgd_options {
     double weight_decay;  /* default 0; added to the gradient: g += weight_decay * p */
     bool nesterov;        /* default false; needs momentum > 0 */
     mn_schedule schedule; /* default constant */
+    mn_rounding rounding; /* default nearest */
 } mn_sgd_options;
 MN_API mn_sgd_options mn_sgd_options_default(void);
 
@@ -718,6 +733,7 @@ typedef struct mn_adam_options {
     double weight_decay;  /* default 0; AdamW 1e-2 */
     bool decoupled;       /* AdamW: p -= lr weight_decay p, instead of g += weight_decay p */
     mn_schedule schedule; /* default constant */
+    mn_rounding rounding; /* default nearest */
 } mn_adam_options;
 MN_API mn_adam_options mn_adam_options_default(void);
 MN_API mn_adam_options mn_adamw_options_default(void);
@@ -737,6 +753,7 @@ typedef struct mn_rmsprop_options {
     double momentum;      /* default 0; in [0, 1) */
     double weight_decay;  /* default 0; added to the gradient: g += weight_decay * p */
     mn_schedule schedule; /* default constant */
+    mn_rounding rounding; /* default nearest */
 } mn_rmsprop_options;
 MN_API mn_rmsprop_options mn_rmsprop_options_default(void);
 
@@ -804,7 +821,8 @@ MN_API void mn_ema_free(mn_ema *ema);
  * skipped, which the device decides. optimizer NULL: always. An error while swapped. */
 MN_API mn_status mn_ema_update(mn_ema *ema, const mn_optimizer *optimizer);
 /* Puts the averages into the parameters, for evaluation; the next call puts the parameters' own
- * values back, bit for bit, whatever was written into them since. */
+ * values back, bit for bit, whatever was written into them since. A step in between is
+ * MN_ERR_STATE. */
 MN_API mn_status mn_ema_swap(mn_ema *ema);
 
 /* ---------------------------------------------------------------------------------------------
@@ -1032,6 +1050,11 @@ MN_API mn_status mn_model_summarize(mn_context *context, const char *name,
  * the context's seed. Call it when the tree is complete and before anything else is done with it;
  * mn_model_create has done it. */
 MN_API mn_status mn_module_init(mn_module *module);
+/* Converts all parameters to f32, f16 or bf16 in place, under the same names, and forgets their
+ * gradients; buffers stay f32. On the root of an initialised tree, before an optimizer or average
+ * is made of the parameters or anything else retains one: else MN_ERR_STATE. On an error nothing
+ * has changed. */
+MN_API mn_status mn_module_set_parameter_dtype(mn_module *module, mn_dtype dtype);
 /* Result for input x, a tensor of the scope; opens an inner scope per layer, so that only results
  * outlive it. MN_ERR_STATE before mn_module_init. */
 MN_API mn_tensor *mn_module_forward(mn_module *module, mn_tensor *x);
@@ -1229,6 +1252,8 @@ typedef struct mn_train_options {
     int64_t stop_after;        /* end after so many steps without changing the schedule; 0: no */
     int64_t batch, accumulate; /* default 64, 1 */
     const char *optimizer;     /* "sgd" (default), "adam", "adamw" or "rmsprop" */
+    const char *parameters;    /* "f32" (default), or "bf16", "bf16-master", "bf16-stochastic":
+                                  bf16 with that rounding of the optimizer */
     double lr;                 /* default NAN: 0.05 for sgd, 1e-3 for the others */
     double momentum;           /* default 0.9; of sgd and rmsprop, the others have none */
     double weight_decay;       /* default 5e-4; adamw: decoupled */

@@ -21,6 +21,20 @@ static void add_weight_and_bias(mn_module *module, int ndim, const int64_t *shap
         mn_module_add_slot(module, spec);
 }
 
+/* A parameter, a 16-bit one widened where dtype is wider. */
+static mn_tensor *parameter(const mn_module *module, int slot, mn_dtype dtype)
+{
+    mn_tensor *p = module->slots[slot];
+    return p != NULL && mn_is_16_bit(p->dtype) && !mn_is_16_bit(dtype) ? mn_cast(p, dtype) : p;
+}
+
+/* What to widen parameters to for an op whose inputs have one dtype; autocast sees to it itself. */
+static mn_dtype dtype_beside(const mn_tensor *x)
+{
+    const mn_dtype region = mn_autocast_dtype(x->context);
+    return region != MN_F32 ? region : x->dtype;
+}
+
 /* ---- convolution ----------------------------------------------------------------------------- */
 
 mn_conv2d_layer_options mn_conv2d_layer_options_default(void)
@@ -38,7 +52,9 @@ mn_conv2d_layer_options mn_conv2d_layer_options_default(void)
 
 static mn_tensor *conv2d_forward(mn_module *module, mn_tensor *x)
 {
-    mn_tensor *y = mn_conv2d(x, module->slots[0], module->slots[1], &module->options.conv);
+    const mn_dtype dtype = dtype_beside(x);
+    mn_tensor *y = mn_conv2d(x, parameter(module, 0, dtype), parameter(module, 1, dtype),
+                             &module->options.conv);
     const int64_t *shape = mn_tensor_shape(y);
     const int64_t *filter = mn_tensor_shape(module->slots[0]);
     if (y != NULL)
@@ -83,8 +99,9 @@ mn_module *mn_conv2d_layer(mn_context *context, const mn_conv2d_layer_options *o
 static mn_tensor *linear_forward(mn_module *module, mn_tensor *x)
 {
     const int64_t *shape = mn_tensor_shape(module->slots[0]);
+    const mn_dtype dtype = dtype_beside(x);
     module->flops_per_image = 2.0 * (double)(shape[0] * shape[1]);
-    return mn_linear(x, module->slots[0], module->slots[1]);
+    return mn_linear(x, parameter(module, 0, dtype), parameter(module, 1, dtype));
 }
 
 static const mn_module_class linear_class = {"linear", linear_forward};
@@ -110,7 +127,9 @@ static mn_tensor *batch_norm_forward(mn_module *module, mn_tensor *x)
     options.training = mn_module_is_training(module);
     mn_tensor *const *slots = module->slots;
     mn_tensor *running[3] = {slots[BN_MEAN], slots[BN_VAR], slots[BN_COUNT]};
-    return mn_batch_norm(x, slots[BN_WEIGHT], slots[BN_BIAS], running, &options);
+    const mn_dtype wide = x->dtype == MN_F64 ? MN_F64 : MN_F32;
+    return mn_batch_norm(x, parameter(module, BN_WEIGHT, wide), parameter(module, BN_BIAS, wide),
+                         running, &options);
 }
 
 static const mn_module_class batch_norm_class = {"batch norm", batch_norm_forward};
@@ -138,10 +157,11 @@ mn_module *mn_batch_norm_layer(mn_context *context, int channels)
 
 static mn_tensor *group_norm_forward(mn_module *module, mn_tensor *x)
 {
-    mn_tensor *const *slots = module->slots;
+    const mn_dtype dtype = dtype_beside(x);
+    mn_tensor *weight = parameter(module, 0, dtype), *bias = parameter(module, 1, dtype);
     if (module->options.groups == 0)
-        return mn_layer_norm(x, 1, slots[0], slots[1], 1e-5);
-    return mn_group_norm(x, module->options.groups, slots[0], slots[1], 1e-5);
+        return mn_layer_norm(x, 1, weight, bias, 1e-5);
+    return mn_group_norm(x, module->options.groups, weight, bias, 1e-5);
 }
 
 static mn_module *new_group_norm(mn_context *context, const mn_module_class *class, int groups,

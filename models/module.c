@@ -167,6 +167,69 @@ mn_tensor *const *mn_module_parameters(mn_module *module, int *count)
     return module != NULL ? module->parameters : NULL;
 }
 
+/* ---- dtype of parameters --------------------------------------------------------------------- */
+
+static mn_status check_dtype_change(const mn_module *module, mn_dtype dtype)
+{
+    if (dtype != MN_F32 && dtype != MN_F16 && dtype != MN_BF16)
+        return mn_fail(module->context, MN_ERR_DTYPE,
+                       "module_set_parameter_dtype: parameters can be f32, f16 or bf16, not %s",
+                       mn_dtype_name(dtype));
+    if (module->parent != NULL || module->parameters == NULL)
+        return mn_fail(module->context, MN_ERR_STATE,
+                       "module_set_parameter_dtype: only of the root of a model that "
+                       "mn_module_init has given parameters");
+    for (int i = 0; i < module->parameter_count; i++) {
+        const mn_tensor *p = module->parameters[i];
+        if (p->references > 1 || p->storage->references > 1)
+            return mn_fail(module->context, MN_ERR_STATE,
+                           "module_set_parameter_dtype: something else holds parameter %s: call it "
+                           "before an optimizer or average is made, outside of a step",
+                           mn_tensor_name(p));
+    }
+    return MN_OK;
+}
+
+/* The new tensor gets the old content, to be freed with it. */
+static void exchange(mn_tensor *p, mn_tensor *new)
+{
+    mn_storage *storage = p->storage;
+    mn_dtype dtype = p->dtype;
+    p->storage = new->storage;
+    p->dtype = new->dtype;
+    new->storage = storage;
+    new->dtype = dtype;
+    mn_zero_grad(p);
+    for (int k = 0; k < 2; k++) {
+        mn_storage_release(p->leaf->shadow[k].storage);
+        p->leaf->shadow[k] = (mn_shadow){NULL, 0};
+    }
+}
+
+mn_status mn_module_set_parameter_dtype(mn_module *module, mn_dtype dtype)
+{
+    mn_context *context = mn_module_context(module);
+    if (context == NULL)
+        return MN_ERR_ARGUMENT;
+    MN_TRY(mn_error_status(context));
+    MN_TRY(check_dtype_change(module, dtype));
+    const int count = module->parameter_count;
+    mn_tensor **new = mn_host_calloc(context, (size_t)count, sizeof *new);
+    for (int i = 0; i < count && mn_ok(context); i++) {
+        mn_tensor *p = module->parameters[i];
+        new[i] = mn_tensor_new_unscoped(context, dtype, p->ndim, p->shape);
+        mn_dispatch1(context, MN_OP_assign, (mn_tensor *const[]){new[i], p}, 2, NULL);
+    }
+    const mn_status status = mn_error_status(context);
+    for (int i = 0; i < count && new != NULL; i++) {
+        if (status == MN_OK)
+            exchange(module->parameters[i], new[i]);
+        mn_release(new[i]);
+    }
+    mn_host_free(context, new, (size_t)count * sizeof *new);
+    return status;
+}
+
 /* ---- running --------------------------------------------------------------------------------- */
 
 mn_tensor *mn_module_forward(mn_module *module, mn_tensor *x)

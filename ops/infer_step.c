@@ -45,8 +45,8 @@ static mn_status need_like_parameter(mn_infer *infer, int input, const char *nam
     return mn_need_same_shape(infer, input, name, 0, "the parameter");
 }
 
-/* p, g, state 0, state 1, record, f16 shadow, bf16 shadow; which states there must be is each op's
- * set of optional inputs. */
+/* p, g, state 0, state 1, record, f16 shadow, bf16 shadow, master of a 16-bit p; which states there
+ * must be is each op's set of optional inputs. */
 mn_status mn_infer_step(mn_infer *infer)
 {
     mn_dtype wide = mn_wide_dtype(infer->in[0].dtype);
@@ -56,7 +56,11 @@ mn_status mn_infer_step(mn_infer *infer)
     MN_TRY(need_like_parameter(infer, 3, "the optimizer's state", wide));
     MN_TRY(mn_need_record(infer, 4, "the optimizer's record"));
     MN_TRY(need_like_parameter(infer, 5, "the shadow", MN_F16));
-    return need_like_parameter(infer, 6, "the shadow", MN_BF16);
+    MN_TRY(need_like_parameter(infer, 6, "the shadow", MN_BF16));
+    if (infer->in[7].present && !mn_is_16_bit(infer->in[0].dtype))
+        return mn_infer_error(infer, MN_ERR_DTYPE, "a parameter of %s has no master",
+                              mn_dtype_name(infer->in[0].dtype));
+    return need_like_parameter(infer, 7, "the master", MN_F32);
 }
 
 mn_status mn_infer_record(mn_infer *infer)

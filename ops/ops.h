@@ -113,6 +113,7 @@ bool mn_has_input(const mn_call *call, int input);
  * what does not fit saturated (or, if it came from integers, wrapped around) and 0 for NaN. */
 void mn_to_f64(mn_dtype dtype, int64_t n, const void *from, double *to);
 void mn_from_f64(mn_dtype dtype, bool wrap, int64_t n, const double *from, void *to);
+bool mn_is_16_bit(mn_dtype dtype); /* f16 or bf16 */
 
 /* Attributes of the ops that have some. Zero the struct before filling it in: it is a cache key. */
 typedef struct mn_shape_attributes { /* reshape, expand, reduce_to */
@@ -206,6 +207,11 @@ typedef struct mn_step_attributes { /* sgd_step, adam_step, rmsprop_step */
     double rate[2]; /* how much of state 0 and state 1 lasts: momentum, betas, alpha */
     double eps;
     int64_t variant; /* sgd: Nesterov; adam: decoupled weight decay */
+    /* A bf16 parameter is rounded at random: element i draws from block i / 8 of the Philox stream
+     * of this key and the applied steps so far, from the low half of word i % 8, or for i % 8 >= 4
+     * the high half of the word four before. */
+    int64_t stochastic;
+    uint32_t key[2];
 } mn_step_attributes;
 typedef struct mn_schedule_attributes { /* optimizer_finish */
     int64_t kind, total_steps, step_size, warmup_steps;

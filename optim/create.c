@@ -101,7 +101,7 @@ mn_tensor *mn_state_like(const mn_tensor *parameter)
 
 /* All that grows with a group. */
 typedef struct arrays {
-    mn_tensor **tensors[1 + MN_OPTIMIZER_STATES]; /* parameters, then states */
+    mn_tensor **tensors[2 + MN_OPTIMIZER_STATES]; /* parameters, then states, then masters */
     mn_param_group *groups;
 } arrays;
 
@@ -114,15 +114,32 @@ static void free_tensors(mn_context *context, mn_tensor **tensors, int from, int
 
 static void free_arrays(mn_context *context, arrays *a, int from, int count, int groups)
 {
-    for (int k = 0; k <= MN_OPTIMIZER_STATES; k++)
+    for (int k = 0; k <= 1 + MN_MASTER; k++)
         free_tensors(context, a->tensors[k], from, count);
     mn_host_free(context, a->groups, (size_t)groups * sizeof *a->groups);
 }
 
 static arrays arrays_of(const mn_optimizer *optimizer)
 {
-    return (arrays){{optimizer->parameters, optimizer->states[0], optimizer->states[1]},
+    mn_tensor **const *states = optimizer->states;
+    return (arrays){{optimizer->parameters, states[0], states[1], states[MN_MASTER]},
                     optimizer->groups};
+}
+
+/* An f32 copy of a 16-bit parameter, which others need not; NULL also on failure. */
+static mn_tensor *new_master(mn_tensor *parameter)
+{
+    mn_tensor *master = mn_is_16_bit(parameter->dtype) ? mn_state_like(parameter) : NULL;
+    mn_tensor *const inputs[2] = {master, parameter};
+    if (master)
+        mn_dispatch1(parameter->context, MN_OP_assign, inputs, 2, NULL);
+    return master;
+}
+
+static bool keeps(const mn_recipe *recipe, int array)
+{
+    return array <= recipe->states ||
+           (array == 1 + MN_MASTER && recipe->rounding == MN_ROUNDING_MASTER);
 }
 
 /* Arrays with room for more: the old content, the new parameters and zeros as their states. */
@@ -135,15 +152,35 @@ static mn_status grow(const mn_optimizer *optimizer, mn_tensor *const *parameter
     new->groups = mn_host_calloc(context, (size_t)groups + 1, sizeof *new->groups);
     if (new->groups && groups > 0)
         memcpy(new->groups, old.groups, (size_t)groups * sizeof *old.groups);
-    for (int k = 0; k <= optimizer->recipe.states; k++) {
+    for (int k = 0; k <= 1 + MN_MASTER; k++) {
+        if (!keeps(&optimizer->recipe, k))
+            continue;
         mn_tensor **tensors = mn_host_calloc(context, (size_t)(before + count), sizeof *tensors);
         new->tensors[k] = tensors;
         if (tensors && before > 0)
             memcpy(tensors, old.tensors[k], (size_t)before * sizeof *tensors);
         for (int i = 0; i < count && mn_ok(context); i++)
-            tensors[before + i] = k == 0 ? mn_retain(parameters[i]) : mn_state_like(parameters[i]);
+            tensors[before + i] = k == 0               ? mn_retain(parameters[i])
+                                  : k == 1 + MN_MASTER ? new_master(parameters[i])
+                                                       : mn_state_like(parameters[i]);
     }
     return context->error.status;
+}
+
+static mn_status check_rounding(mn_context *context, const mn_recipe *recipe,
+                                mn_tensor *const *parameters, int count)
+{
+    const char *name = recipe->kind->name;
+    if ((unsigned)recipe->rounding > MN_ROUNDING_STOCHASTIC)
+        return mn_fail(context, MN_ERR_ARGUMENT, "%s: there is no rounding %d", name,
+                       (int)recipe->rounding);
+    for (int i = 0; i < count && recipe->rounding == MN_ROUNDING_STOCHASTIC; i++) {
+        if (parameters[i]->dtype == MN_F16)
+            return mn_fail(context, MN_ERR_DTYPE,
+                           "%s: parameter %d (%s) is f16; stochastic rounding is for bf16", name, i,
+                           mn_tensor_name(parameters[i]));
+    }
+    return MN_OK;
 }
 
 static mn_status add_group(mn_optimizer *optimizer, mn_tensor *const *parameters, int count,
@@ -152,6 +189,7 @@ static mn_status add_group(mn_optimizer *optimizer, mn_tensor *const *parameters
     mn_context *context = optimizer->context;
     arrays new = {{NULL}, NULL}, old = arrays_of(optimizer);
     const int before = optimizer->count, all = before + count;
+    MN_TRY(check_rounding(context, &optimizer->recipe, parameters, count));
     if (grow(optimizer, parameters, count, &new) != MN_OK) {
         free_arrays(context, &new, before, all, optimizer->group_count + 1);
         return context->error.status;

@@ -58,6 +58,7 @@ static mn_status make_parts(mn_ema *ema, mn_tensor *const *parameters)
     ema->own = ema->averages + ema->count;
     for (int i = 0; i < ema->count && mn_ok(context); i++) {
         ema->parameters[i] = mn_retain(parameters[i]);
+        mn_tensor_leaf(parameters[i]);
         ema->averages[i] = mn_state_like(parameters[i]);
     }
     MN_TRY(context->error.status);
@@ -91,6 +92,8 @@ void mn_ema_free(mn_ema *ema)
 {
     if (!ema)
         return;
+    for (int i = 0; i < ema->count && ema->swapped; i++)
+        ema->parameters[i]->leaf->averaged--;
     for (int i = 0; i < 3 * ema->count && ema->parameters; i++)
         mn_release(ema->parameters[i]);
     mn_host_free(ema->context, ema->parameters, 3 * (size_t)ema->count * sizeof(mn_tensor *));
@@ -146,6 +149,8 @@ mn_status mn_ema_swap(mn_ema *ema)
     if (ema->swapped)
         release_own(ema);
     ema->swapped = !ema->swapped;
+    for (int i = 0; i < ema->count; i++)
+        ema->parameters[i]->leaf->averaged += ema->swapped ? 1 : -1;
     return MN_OK;
 }
 

@@ -57,7 +57,8 @@ mn_optimizer *mn_sgd_create(mn_context *context, mn_tensor *const *parameters, i
         &kind,
         o.momentum > 0,
         {.lr = o.lr, .weight_decay = o.weight_decay, .rate = {o.momentum}, .variant = o.nesterov},
-        o.schedule};
+        o.schedule,
+        o.rounding};
     return mn_optimizer_create(context, &recipe, parameters, count);
 }
 
@@ -79,7 +80,8 @@ mn_optimizer *mn_adam_create(mn_context *context, mn_tensor *const *parameters, 
                                .rate = {o.beta1, o.beta2},
                                .eps = o.eps,
                                .variant = o.decoupled},
-                              o.schedule};
+                              o.schedule,
+                              o.rounding};
     return mn_optimizer_create(context, &recipe, parameters, count);
 }
 
@@ -99,6 +101,7 @@ mn_optimizer *mn_rmsprop_create(mn_context *context, mn_tensor *const *parameter
         &kind,
         o.momentum > 0 ? 2 : 1,
         {.lr = o.lr, .weight_decay = o.weight_decay, .rate = {o.alpha, o.momentum}, .eps = o.eps},
-        o.schedule};
+        o.schedule,
+        o.rounding};
     return mn_optimizer_create(context, &recipe, parameters, count);
 }

@@ -13,6 +13,7 @@ typedef enum mn_optimizer_stage {
 } mn_optimizer_stage;
 
 #define MN_OPTIMIZER_STATES 2
+#define MN_MASTER           MN_OPTIMIZER_STATES /* after them */
 
 /* What tells the kinds of optimizers apart. */
 typedef struct mn_optimizer_kind {
@@ -33,14 +34,16 @@ typedef struct mn_recipe {
     int states; /* so many are kept per parameter, the first ones of the kind */
     mn_step_attributes step;
     mn_schedule schedule;
+    mn_rounding rounding;
 } mn_recipe;
 
 struct mn_optimizer {
     mn_context *context;
     mn_recipe recipe;
     int count;
-    mn_tensor **parameters;                  /* retained */
-    mn_tensor **states[MN_OPTIMIZER_STATES]; /* f32 (f64 for f64 parameters), or NULL */
+    mn_tensor **parameters;                      /* retained */
+    mn_tensor **states[MN_OPTIMIZER_STATES + 1]; /* f32 (f64 for f64 parameters), or NULL; masters
+                                                    are of 16-bit parameters only */
     int group_count;
     mn_param_group *groups;
     mn_tensor *record; /* f64 [MN_RECORD_SIZE] */

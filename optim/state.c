@@ -26,13 +26,26 @@ mn_status mn_entry_name(const mn_tensor *parameter, int index, const char *room,
     return MN_OK;
 }
 
+static const char *name_of(const mn_optimizer_kind *kind, int state)
+{
+    return state == MN_MASTER ? "master" : kind->states[state];
+}
+
+/* NULL if there is no such state of the parameter. */
+static mn_tensor *state_of(const mn_optimizer *optimizer, int state, int index)
+{
+    return optimizer->states[state] ? optimizer->states[state][index] : NULL;
+}
+
 static mn_status save_states(mn_optimizer *optimizer, int index, mn_state_dict *dict)
 {
     const mn_tensor *p = optimizer->parameters[index];
     char name[MN_ENTRY_NAME];
-    for (int k = 0; k < optimizer->recipe.states; k++) {
-        MN_TRY(mn_entry_name(p, index, "optimizer", optimizer->recipe.kind->states[k], name));
-        MN_TRY(mn_state_dict_put_tensor(dict, name, optimizer->states[k][index], p->layout));
+    for (int k = 0; k <= MN_MASTER; k++) {
+        if (!state_of(optimizer, k, index))
+            continue;
+        MN_TRY(mn_entry_name(p, index, "optimizer", name_of(optimizer->recipe.kind, k), name));
+        MN_TRY(mn_state_dict_put_tensor(dict, name, state_of(optimizer, k, index), p->layout));
     }
     return MN_OK;
 }
@@ -73,9 +86,12 @@ static mn_status load_states(mn_optimizer *optimizer, const mn_state_dict *dict,
     char name[MN_ENTRY_NAME];
     for (int i = 0; i < optimizer->count; i++) {
         const mn_tensor *p = optimizer->parameters[i];
-        for (int k = 0; k < optimizer->recipe.states; k++) {
-            MN_TRY(mn_entry_name(p, i, "optimizer", optimizer->recipe.kind->states[k], name));
-            MN_TRY(mn_state_dict_get_tensor(dict, name, optimizer->states[k][i], p->layout, apply));
+        for (int k = 0; k <= MN_MASTER; k++) {
+            mn_tensor *state = state_of(optimizer, k, i);
+            if (!state)
+                continue;
+            MN_TRY(mn_entry_name(p, i, "optimizer", name_of(optimizer->recipe.kind, k), name));
+            MN_TRY(mn_state_dict_get_tensor(dict, name, state, p->layout, apply));
         }
     }
     return MN_OK;
@@ -93,8 +109,9 @@ static mn_status refuse_other_kinds(const mn_optimizer *optimizer, const mn_stat
         bool known = strncmp(entry.name, room, sizeof room - 1) != 0;
         for (int k = 0; k < COUNTERS && !known; k++)
             known = strcmp(entry.name, counter_names[k]) == 0;
-        for (int k = 0; k < MN_OPTIMIZER_STATES && !known; k++)
-            known = kind->states[k] && strcmp(state + 1, kind->states[k]) == 0;
+        for (int k = 0; k <= MN_MASTER && !known; k++)
+            known = (k == MN_MASTER ? optimizer->states[k] != NULL : kind->states[k] != NULL) &&
+                    strcmp(state + 1, name_of(kind, k)) == 0;
         if (!known)
             return mn_fail(optimizer->context, MN_ERR_MISMATCH,
                            "the dictionary holds \"%s\", which is not of %s", entry.name,

@@ -1,6 +1,10 @@
 /* The step of all optimizers: parameters, states and 16-bit shadows in one go. */
 #include "optim/optim.h"
 
+#include "core/philox.h"
+
+#include <string.h>
+
 /* Gives a shadow that something else still reads (the tape) new storage to be rewritten in. Until
  * then its version matches no other. */
 static mn_status renew_shadow(mn_context *context, mn_shadow *shadow)
@@ -20,13 +24,24 @@ static bool has_gradient(const mn_optimizer *optimizer, int index)
     return mn_grad_state_get(optimizer->parameters[index]) != MN_GRAD_NONE;
 }
 
+/* The random stream of a parameter: by its name, or its number. */
+static mn_status draw_key(const mn_optimizer *optimizer, int index, mn_step_attributes *attributes)
+{
+    char name[MN_ENTRY_NAME];
+    MN_TRY(mn_entry_name(optimizer->parameters[index], index, "optimizer", NULL, name));
+    const mn_stream stream = mn_stream_open(optimizer->context->seed, MN_STREAM_ROUNDING, name, 0);
+    attributes->stochastic = 1;
+    memcpy(attributes->key, stream.key, sizeof attributes->key);
+    return MN_OK;
+}
+
 static mn_status step_parameter(mn_optimizer *optimizer, int index, const mn_param_group *group)
 {
     static const mn_dtype dtypes[2] = {MN_F16, MN_BF16};
-    enum { RECORD = 4, SHADOW };
+    enum { RECORD = 4, SHADOW, MASTER = 7 };
     mn_tensor *p = optimizer->parameters[index];
     mn_shadow *shadow = p->leaf->shadow;
-    mn_tensor *inputs[7] = {p, p->leaf->grad, [RECORD] = optimizer->record};
+    mn_tensor *inputs[8] = {p, p->leaf->grad, [RECORD] = optimizer->record};
     int count = SHADOW;
     mn_step_attributes attributes = optimizer->recipe.step;
     attributes.lr = group->lr;
@@ -39,6 +54,11 @@ static mn_status step_parameter(mn_optimizer *optimizer, int index, const mn_par
         inputs[SHADOW + k] = mn_tensor_view(shadow[k].storage, 0, dtypes[k], p->ndim, p->shape);
         count = SHADOW + k + 1;
     }
+    if (optimizer->states[MN_MASTER] &&
+        (inputs[MASTER] = optimizer->states[MN_MASTER][index]) != NULL)
+        count = MASTER + 1;
+    if (optimizer->recipe.rounding == MN_ROUNDING_STOCHASTIC && p->dtype == MN_BF16)
+        MN_TRY(draw_key(optimizer, index, &attributes));
     return mn_dispatch(optimizer->context, &mn_ops[optimizer->recipe.kind->op], inputs, count,
                        &attributes, false, NULL);
 }
@@ -86,10 +106,24 @@ static void mark_used(mn_optimizer *optimizer)
     }
 }
 
+static mn_status refuse_averages(const mn_optimizer *optimizer)
+{
+    for (int i = 0; i < optimizer->count; i++) {
+        const mn_leaf *leaf = optimizer->parameters[i]->leaf;
+        if (leaf && leaf->averaged)
+            return mn_fail(optimizer->context, MN_ERR_STATE,
+                           "step: parameter %d (%s) holds its average: call mn_ema_swap to go back "
+                           "first",
+                           i, leaf->name);
+    }
+    return MN_OK;
+}
+
 /* A step is applied whole or not at all: the rehearsal meets what can run out of memory before the
  * first parameter changes, and leaves in the caches what the step is about to ask for. */
 mn_status mn_optimizer_apply(mn_optimizer *optimizer)
 {
+    MN_TRY(refuse_averages(optimizer));
     for (int i = 0; i < optimizer->count; i++)
         for (int k = 0; k < 2 && has_gradient(optimizer, i); k++)
             MN_TRY(renew_shadow(optimizer->context, &optimizer->parameters[i]->leaf->shadow[k]));

@@ -65,6 +65,7 @@ expect 2 'got "a\?b\?\[31m"' "$minim" train --amp $'a\nb\e[31m'
 expect 1 'no model "resnet99"' "$minim" train $data --model resnet99
 expect 1 'cuda' "$minim" train $data --device cuda
 expect 1 'lion' "$minim" train $data --optimizer lion
+expect 1 'must be f32, bf16, bf16-master or bf16-stochastic, got f16' "$minim" train $data --parameters f16
 expect 2 '--schedule: expected constant, step' "$minim" train $data --schedule stairs
 expect 1 '--step-size' "$minim" train $data --schedule step
 expect 1 '--lr' "$minim" train $data --lr -1
@@ -167,6 +168,8 @@ done
 "$minim" train $data --epochs 2 --seed 6 --checkpoint other.st >/dev/null
 cmp -s other.st off-1.st && fail "another seed gives the same checkpoint"
 expect 1 '--lr' "$minim" train $data --epochs 2 --seed 5 --lr 0.5 --resume part.st
+expect 1 '--parameters f32 there, bf16-master here' \
+    "$minim" train $data --epochs 2 --seed 5 --parameters bf16-master --resume part.st
 
 # a damaged checkpoint
 head -c 3000 off-1.st >cut.st

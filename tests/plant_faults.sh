@@ -114,6 +114,10 @@ found=$(failing $targets)
     fault "skip not honored by Adam" ops/cpu/optim.c \
         'if (!skip)' 'if (!skip || call->op == &mn_ops[MN_OP_adam_step])' test_scaler_property \
         test_optimizers
+    fault "draw not added" ops/cpu/bodies.h \
+        '(bits[i] + drawn) & 0xFFFF0000' 'bits[i] & 0xFFFF0000' test_rounding
+    fault "master deaf to writes" ops/cpu/optim.c \
+        'back[j] == p[j] ? master[j] : p[j]' 'master[j]' test_rounding test_cpu_layers
     fault "skipped step counted as applied" ops/reference/optim.c \
         'record[skipped ? MN_OPT_SKIPPED : MN_OPT_APPLIED] += 1;' 'record[MN_OPT_APPLIED] += 1;' \
         $scaler

@@ -344,26 +344,24 @@ mn_status mn_model_unscale(mn_model *m, mn_model_optimizer *o)
     return MN_OK;
 }
 
-/* Without weight decay the formula still adds 0 p, which tells on an infinite p. */
 static void step_sgd(mn_model_leaf *leaf, int k)
 {
-    const mn_model_number g = plus(leaf->g[k], times(leaf->p[k], 0));
-    leaf->state[0][k] = plus(times(leaf->state[0][k], 0.5), g);
+    leaf->state[0][k] = plus(times(leaf->state[0][k], 0.5), leaf->g[k]);
     leaf->p[k] = plus(leaf->p[k], times(leaf->state[0][k], -0.25));
 }
 
 static void step_adam(mn_model_leaf *leaf, int k, double t)
 {
     mn_model_number *p = &leaf->p[k], *mean = &leaf->state[0][k], *square = &leaf->state[1][k];
-    if (p->kind || mean->kind || leaf->g[k].kind) {
+    if (mean->kind || leaf->g[k].kind) {
         *p = *mean = *square = nan_number();
         return;
     }
     const double g = leaf->g[k].value;
     mean->value = 0.9 * mean->value + 0.1 * g;
     square->value = 0.999 * square->value + 0.001 * g * g;
-    *p = number(p->value - 0.125 * mean->value / (1 - pow(0.9, t)) /
-                               (sqrt(square->value / (1 - pow(0.999, t))) + 1e-8));
+    *p = plus(*p, number(-0.125 * mean->value / (1 - pow(0.9, t)) /
+                         (sqrt(square->value / (1 - pow(0.999, t))) + 1e-8)));
 }
 
 static void apply(mn_model *m, mn_model_optimizer *o)

@@ -318,39 +318,71 @@ START_TEST(norms_and_clips)
 }
 END_TEST
 
-/* Each with its optional states, variant, shadows, and a step that is skipped. */
+/* A 16-bit parameter's master: every other element belongs to the parameter. */
+static void add_master(fixture *f, int64_t size)
+{
+    const mn_view *master = mn_fixture_input(f, MN_F32, 1, &size);
+    for (int64_t j = 0; j < size; j += 2)
+        mn_view_put(master, j, mn_view_get(&f->call.in[0], j) * (1 + 0x1p-13));
+}
+
+static void add_states(fixture *f, const bool states[2], int square, int64_t size)
+{
+    for (int i = 0; i < 2; i++) {
+        if (!states[i]) {
+            mn_fixture_absent(f);
+            continue;
+        }
+        mn_view *state = mn_fixture_input(f, MN_F32, 1, &size);
+        for (int64_t j = 0; j < state->numel && i == square; j++)
+            mn_view_put(state, j, fabs(mn_view_get(state, j)) + 0.1);
+    }
+}
+
+/* Each with its optional states, variant, shadows, and a step that is skipped; of f32 parameters
+ * and 16-bit ones, with a master or stochastic rounding. */
 START_TEST(steps)
 {
     static const kernel all[] = {KERNEL(sgd_step, 2), KERNEL(adam_step, 16),
                                  KERNEL(rmsprop_step, 16)};
-    const kernel *k = &all[_i];
-    for (size_t s = 0; s < COUNT(sizes); s++)
-        for (int o = 0; o < 16; o++) {
-            const mn_step_attributes a = {0.1, 0.05, {0.9, 0.97}, 1e-3, o >> 1 & 1};
+    static const struct {
+        mn_dtype dtype;
+        bool master, stochastic;
+    } of[] = {{MN_F32, false, false},
+              {MN_F16, false, false},
+              {MN_F16, true, false},
+              {MN_BF16, true, false},
+              {MN_BF16, false, true}};
+    for (size_t s = 0; s < COUNT(sizes) * COUNT(of); s++)
+        for (int o = 0; o < (s < COUNT(sizes) ? 16 : 8); o++) {
+            const size_t d = s / COUNT(sizes);
+            const int64_t size = sizes[s % COUNT(sizes)];
+            const mn_step_attributes a = {
+                0.1, 0.05, {0.9, 0.97}, 1e-3, o >> 1 & 1, of[d].stochastic, {3, 7}};
             const bool states[2] = {_i > 0 || (o & 1), _i == 1 || (_i == 2 && (o & 1))};
+            kernel k = all[_i];
+            if (of[d].stochastic) /* the neighbour, if f32 arithmetic crosses the draw */
+                k.k = 0x1p17;
             fixture f;
             mn_fixture_start(&f, &a, sizeof a);
-            mn_fixture_input(&f, MN_F32, 1, &sizes[s]);
-            mn_view_poison(mn_fixture_input(&f, MN_F32, 1, &sizes[s]));
-            for (int i = 0; i < 2; i++) {
-                if (!states[i]) {
-                    mn_fixture_absent(&f);
-                    continue;
-                }
-                mn_view *state = mn_fixture_input(&f, MN_F32, 1, &sizes[s]);
-                for (int64_t j = 0; j < state->numel && i == (_i == 1); j++)
-                    mn_view_put(state, j, fabs(mn_view_get(state, j)) + 0.1); /* squares */
-            }
+            mn_fixture_input(&f, of[d].dtype, 1, &size);
+            mn_view_poison(mn_fixture_input(&f, MN_F32, 1, &size));
+            add_states(&f, states, _i == 1, size);
             mn_view *r = record(&f);
             mn_view_put(r, MN_OPT_FACTOR, 0.5);
             mn_view_put(r, MN_OPT_APPLIED, 3);
             mn_view_put(r, MN_OPT_FOUND_INF, o >> 2 & 1);
             if (o & 8)
-                mn_fixture_input(&f, MN_F16, 1, &sizes[s]);
+                mn_fixture_input(&f, MN_F16, 1, &size);
             else
                 mn_fixture_absent(&f);
-            mn_fixture_input(&f, MN_BF16, 1, &sizes[s]);
-            mn_fixture_check(&f, k);
+            if (d == 0 || of[d].stochastic) /* of a rounded parameter, no bound would hold */
+                mn_fixture_input(&f, MN_BF16, 1, &size);
+            else
+                mn_fixture_absent(&f);
+            if (of[d].master)
+                add_master(&f, size);
+            mn_fixture_check(&f, &k);
         }
 }
 END_TEST

@@ -11,6 +11,20 @@
 
 enum { SIDE = 6, BATCH = 3, CLASSES = 4, STATE_BYTES = 1 << 16 };
 
+/* With MN_ROUNDING_NEAREST parameters are f32, else bf16. */
+static const struct {
+    const char *device;
+    mn_kernel_set kernels;
+    bool adam;
+    mn_rounding rounding;
+} kinds[] = {{"cpu", MN_KERNELS_AUTO, false, MN_ROUNDING_NEAREST},
+             {"cpu", MN_KERNELS_REFERENCE, false, MN_ROUNDING_NEAREST},
+             {"cpu-deferred", MN_KERNELS_AUTO, false, MN_ROUNDING_NEAREST},
+             {"cpu", MN_KERNELS_REFERENCE, true, MN_ROUNDING_NEAREST},
+             {"cpu", MN_KERNELS_AUTO, true, MN_ROUNDING_MASTER},
+             {"cpu", MN_KERNELS_REFERENCE, false, MN_ROUNDING_STOCHASTIC}};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
 /* A convolution with batch norm, its optimizer (SGD with momentum, or Adam), and a scaler that
  * grows every other step. */
 typedef struct training {
@@ -37,29 +51,33 @@ static mn_module *make_net(mn_context *ctx)
     return net;
 }
 
-static mn_optimizer *make_optimizer(mn_context *ctx, mn_module *net, bool adam)
+static mn_optimizer *make_optimizer(mn_context *ctx, mn_module *net, int kind)
 {
     int count = 0;
     mn_tensor *const *parameters = mn_module_parameters(net, &count);
     mn_sgd_options sgd = mn_sgd_options_default();
     sgd.momentum = 0.9;
     sgd.lr = 0.1;
-    return adam ? mn_adam_create(ctx, parameters, count, NULL)
-                : mn_sgd_create(ctx, parameters, count, &sgd);
+    mn_adam_options adam = mn_adam_options_default();
+    adam.rounding = sgd.rounding = kinds[kind].rounding;
+    return kinds[kind].adam ? mn_adam_create(ctx, parameters, count, &adam)
+                            : mn_sgd_create(ctx, parameters, count, &sgd);
 }
 
-static void open_training(training *t, const char *device, mn_kernel_set kernels, bool adam)
+static void open_training(training *t, const char *device, int kind)
 {
     memset(t, 0, sizeof *t);
     mn_context_options options = mn_context_options_default();
     options.device = device;
-    options.kernels = kernels;
+    options.kernels = kinds[kind].kernels;
     options.threads = 1;
     options.allocator = mn_test_counting(&t->counter);
     t->ctx = mn_context_create(&options, NULL);
     ck_assert_ptr_nonnull(t->ctx);
     t->net = make_net(t->ctx);
-    t->sgd = make_optimizer(t->ctx, t->net, adam);
+    if (kinds[kind].rounding != MN_ROUNDING_NEAREST)
+        mn_module_set_parameter_dtype(t->net, MN_BF16);
+    t->sgd = make_optimizer(t->ctx, t->net, kind);
     mn_grad_scaler_options scaling = mn_grad_scaler_options_default();
     scaling.init_scale = 256;
     scaling.growth_interval = 2;
@@ -162,21 +180,12 @@ static bool is_state(training *t, const state *wanted)
     return state_of(t, now) == wanted->size && memcmp(now, wanted->bytes, wanted->size) == 0;
 }
 
-static const struct {
-    const char *device;
-    mn_kernel_set kernels;
-    bool adam;
-} kinds[] = {{"cpu", MN_KERNELS_AUTO, false},
-             {"cpu", MN_KERNELS_REFERENCE, false},
-             {"cpu-deferred", MN_KERNELS_AUTO, false},
-             {"cpu", MN_KERNELS_REFERENCE, true}};
-
 /* Allocation `fail` of the second step fails, or all from there on. The states are those that an
  * undisturbed run has after so many steps. False if the step made fewer. */
 static bool fail_second_step(int kind, long fail, bool for_good, const state *states)
 {
     training t;
-    open_training(&t, kinds[kind].device, kinds[kind].kernels, kinds[kind].adam);
+    open_training(&t, kinds[kind].device, kind);
     ck_assert_int_eq(step(&t), MN_OK);
     arm(&t, fail, for_good);
     mn_status status = step(&t);
@@ -199,7 +208,7 @@ START_TEST(test_step_is_whole_or_not_at_all)
 {
     static state states[4];
     training t;
-    open_training(&t, kinds[_i].device, kinds[_i].kernels, kinds[_i].adam);
+    open_training(&t, kinds[_i].device, _i);
     for (int i = 1; i < 4; i++) {
         ck_assert_int_eq(step(&t), MN_OK);
         states[i].size = state_of(&t, states[i].bytes);
@@ -278,7 +287,7 @@ START_TEST(test_use_gives_all_or_an_error)
     float logits[BATCH * CLASSES];
     void *data;
     size_t size;
-    open_training(&t, kinds[_i].device, kinds[_i].kernels, kinds[_i].adam);
+    open_training(&t, kinds[_i].device, _i);
     ck_assert_int_eq(step(&t), MN_OK);
     ck_assert_int_eq(mn_module_set_training(t.net, false), MN_OK);
     ck_assert_int_eq(predict(&t, logits), MN_OK);
@@ -302,9 +311,9 @@ START_TEST(test_load_is_whole_or_not_at_all)
     training from, to;
     void *data;
     size_t bytes;
-    open_training(&from, "cpu", MN_KERNELS_AUTO, kinds[_i].adam);
+    open_training(&from, "cpu", _i);
     ck_assert_int_eq(step(&from), MN_OK);
-    open_training(&to, kinds[_i].device, kinds[_i].kernels, kinds[_i].adam);
+    open_training(&to, kinds[_i].device, _i);
     before.size = state_of(&to, before.bytes);
     ck_assert_int_eq(save(&from, &data, &bytes), MN_OK);
     mn_status status = MN_ERR_MEMORY;
@@ -334,9 +343,9 @@ int main(void)
     Suite *suite = suite_create("memory");
     TCase *tc = tcase_create("whole or not at all");
     tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, test_step_is_whole_or_not_at_all, 0, 3);
-    tcase_add_loop_test(tc, test_use_gives_all_or_an_error, 0, 3);
-    tcase_add_loop_test(tc, test_load_is_whole_or_not_at_all, 0, 3);
+    tcase_add_loop_test(tc, test_step_is_whole_or_not_at_all, 0, KINDS);
+    tcase_add_loop_test(tc, test_use_gives_all_or_an_error, 0, KINDS);
+    tcase_add_loop_test(tc, test_load_is_whole_or_not_at_all, 0, KINDS);
     suite_add_tcase(suite, tc);
     return mn_test_run(suite, CK_FORK_GETENV);
 }

@@ -201,21 +201,22 @@ START_TEST(test_resume_is_exact)
         mn_dtype amp;
         int64_t stop;
         int threads;
-        const char *optimizer;
+        const char *optimizer, *parameters;
         mn_schedule_kind schedule;
         int64_t warmup;
-    } cases[] = {{MN_F32, 3, 2, "sgd", MN_SCHEDULE_COSINE, 0},
-                 {MN_F32, 7, 3, "adamw", MN_SCHEDULE_STEP, 2},
-                 {MN_F32, 9, 5, "sgd", MN_SCHEDULE_COSINE, 0},
-                 {MN_BF16, 4, 3, "rmsprop", MN_SCHEDULE_ONE_CYCLE, 0},
-                 {MN_BF16, 1, 2, "adamw", MN_SCHEDULE_COSINE, 3},
-                 {MN_F16, 2, 5, "sgd", MN_SCHEDULE_COSINE, 0},
-                 {MN_F16, 10, 2, "adam", MN_SCHEDULE_COSINE, 3}};
+    } cases[] = {{MN_F32, 3, 2, "sgd", "f32", MN_SCHEDULE_COSINE, 0},
+                 {MN_F32, 7, 3, "adamw", NULL, MN_SCHEDULE_STEP, 2},
+                 {MN_F32, 9, 5, "sgd", "bf16-master", MN_SCHEDULE_COSINE, 0},
+                 {MN_BF16, 4, 3, "rmsprop", "bf16-stochastic", MN_SCHEDULE_ONE_CYCLE, 0},
+                 {MN_BF16, 1, 2, "adamw", NULL, MN_SCHEDULE_COSINE, 3},
+                 {MN_F16, 2, 5, "sgd", NULL, MN_SCHEDULE_COSINE, 0},
+                 {MN_F16, 10, 2, "adam", "bf16-stochastic", MN_SCHEDULE_COSINE, 3}};
     mn_train_options options = small_run();
     options.amp = cases[_i].amp;
     options.optimizer = cases[_i].optimizer;
     options.schedule = cases[_i].schedule;
     options.warmup = cases[_i].warmup;
+    options.parameters = cases[_i].parameters;
     options.step_size = 2;
     options.clip_norm = 1.0;
     options.scaler.init_scale = 1ll << 28; /* so large that the first steps are skipped */

@@ -329,13 +329,14 @@ END_TEST
 
 /* ---- evaluation ------------------------------------------------------------------------------ */
 
-static void train_checkpoint(const char *path, mn_epoch_result *last)
+static void train_checkpoint(const char *path, const char *parameters, mn_epoch_result *last)
 {
     mn_error error = {MN_OK, ""};
     mn_train_options options = mn_train_options_default();
     options.data = DATA;
     options.batch = 16;
     options.epochs = 2;
+    options.parameters = parameters;
     options.context.threads = 1;
     options.checkpoint = path;
     mn_train_result *result = mn_train(&options, &error);
@@ -352,7 +353,7 @@ START_TEST(test_eval_checkpoint)
     mn_metrics metrics;
     mn_error error = {MN_OK, ""};
     snprintf(path, sizeof path, "/tmp/minim-eval-%ld", (long)getpid());
-    train_checkpoint(path, &last);
+    train_checkpoint(path, _i ? "bf16-stochastic" : NULL, &last);
     mn_eval_options options = mn_eval_options_default();
     options.checkpoint = path;
     options.batch = 16;
@@ -456,7 +457,7 @@ START_TEST(test_validation_part)
     mn_model_options options = mn_model_options_default();
     mn_loader_options loading = mn_loader_options_default();
     snprintf(path, sizeof path, "/tmp/minim-validation-%ld", (long)getpid());
-    train_checkpoint(path, &last);
+    train_checkpoint(path, NULL, &last);
     mn_context *context = mn_context_create(NULL, NULL);
     options.height = options.width = 12;
     options.classes = 4;
@@ -546,7 +547,7 @@ int main(void)
     tcase_add_test(tests, test_log_without_validation);
     tcase_add_test(tests, test_log_of_stopped_run);
     tcase_add_test(tests, test_progress);
-    tcase_add_test(tests, test_eval_checkpoint);
+    tcase_add_loop_test(tests, test_eval_checkpoint, 0, 2);
     tcase_add_test(tests, test_evaluate);
     tcase_add_test(tests, test_validation_part);
     tcase_add_test(tests, test_evaluate_fails);

@@ -188,7 +188,9 @@ static mn_status open_eval_data(evaluation *e)
 static mn_status open_eval_model(evaluation *e)
 {
     const char *rules = mn_state_dict_get_string(e->dict, "rules");
-    e->model = mn_model_for(e->context, e->name, &e->wanted, &e->error);
+    const char *parameters = mn_state_dict_get_string(e->dict, "parameters");
+    e->model =
+        mn_model_for(e->context, e->name, parameters ? parameters : "f32", &e->wanted, &e->error);
     if (rules)
         MN_TRY(mn_autocast_set_rules(e->context, rules));
     return mn_module_load_state(e->model, e->dict);

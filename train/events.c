@@ -33,6 +33,7 @@ static const mn_field run_fields[] = {
     {"batch", MN_FIELD_INTEGER, AT(batch)},
     {"accumulate", MN_FIELD_INTEGER, AT(accumulate)},
     {"optimizer", MN_FIELD_STRING, AT(optimizer)},
+    {"parameters", MN_FIELD_STRING, AT(parameters)},
     {"lr", MN_FIELD_NUMBER, AT(lr)},
     {"momentum", MN_FIELD_NUMBER, AT(momentum)},
     {"weight_decay", MN_FIELD_NUMBER, AT(weight_decay)},

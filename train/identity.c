@@ -33,6 +33,7 @@ static const fact facts[] = {
     {"batch", "--batch", WHOLE, AT(options.batch), false},
     {"accumulate", "--accumulate", WHOLE, AT(options.accumulate), false},
     {"optimizer", "--optimizer", TEXT, AT(options.optimizer), false},
+    {"parameters", "--parameters", TEXT, AT(options.parameters), false},
     {"lr", "--lr", REAL, AT(options.lr), false},
     {"momentum", "--momentum", REAL, AT(options.momentum), false},
     {"weight_decay", "--weight-decay", REAL, AT(options.weight_decay), false},

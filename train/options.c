@@ -16,6 +16,7 @@ mn_train_options mn_train_options_default(void)
         .batch = 64,
         .accumulate = 1,
         .optimizer = "sgd",
+        .parameters = "f32",
         .lr = (double)NAN,
         .momentum = 0.9,
         .weight_decay = 5e-4,
@@ -99,6 +100,19 @@ double mn_default_lr(const char *optimizer)
     return (double)NAN;
 }
 
+bool mn_parameters_known(const char *parameters, mn_rounding *rounding)
+{
+    static const char *const names[] = {"bf16", "bf16-master", "bf16-stochastic"};
+    *rounding = MN_ROUNDING_NEAREST;
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(parameters, names[i]) == 0) {
+            *rounding = (mn_rounding)i;
+            return true;
+        }
+    }
+    return strcmp(parameters, "f32") == 0;
+}
+
 static mn_status check_integers(const mn_train_options *o, mn_error *error)
 {
     const mn_integer_rule rules[] = {
@@ -149,12 +163,18 @@ static mn_status check_numbers(const mn_train_options *o, mn_error *error)
 
 static mn_status check_choices(const mn_train_options *o, mn_error *error)
 {
+    mn_rounding rounding;
     MN_TRY(mn_check_amp(o->amp, error));
     if (mn_isnan_f64(mn_default_lr(o->optimizer)))
         return mn_error_set(error, MN_ERR_UNSUPPORTED,
                             "--optimizer %.100s is not available; there are sgd, adam, adamw and "
                             "rmsprop",
                             o->optimizer);
+    if (!mn_parameters_known(o->parameters, &rounding))
+        return mn_error_set(error, MN_ERR_ARGUMENT,
+                            "--parameters must be f32, bf16, bf16-master or bf16-stochastic, got "
+                            "%.100s",
+                            o->parameters);
     if (!mn_schedule_name(o->schedule))
         return mn_error_set(error, MN_ERR_ARGUMENT,
                             "--schedule must be constant, step, cosine or onecycle, got number %d",
@@ -180,6 +200,8 @@ mn_status mn_train_options_read(const mn_train_options *given, mn_train_options 
         options->data = defaults.data;
     if (!options->optimizer)
         options->optimizer = defaults.optimizer;
+    if (!options->parameters)
+        options->parameters = defaults.parameters;
     MN_TRY(check_choices(options, error));
     if (mn_isnan_f64(options->lr))
         options->lr = mn_default_lr(options->optimizer);

@@ -107,8 +107,8 @@ static mn_status open_context(mn_run *run)
     return mn_autocast_rules_text(run->context, run->rules, sizeof run->rules);
 }
 
-mn_module *mn_model_for(mn_context *context, const char *name, const mn_dataset_info *info,
-                        mn_error *error)
+mn_module *mn_model_for(mn_context *context, const char *name, const char *parameters,
+                        const mn_dataset_info *info, mn_error *error)
 {
     mn_model_options options = mn_model_options_default();
     if (info->height > INT32_MAX || info->width > INT32_MAX || info->channels > INT32_MAX) {
@@ -119,7 +119,10 @@ mn_module *mn_model_for(mn_context *context, const char *name, const mn_dataset_
     options.width = (int)info->width;
     options.channels = (int)info->channels;
     options.classes = info->classes;
-    return mn_model_create(context, name, &options);
+    mn_module *model = mn_model_create(context, name, &options);
+    if (model && strncmp(parameters, "bf16", 4) == 0)
+        mn_module_set_parameter_dtype(model, MN_BF16);
+    return model;
 }
 
 static mn_optimizer *open_optimizer(const mn_run *run, mn_tensor *const *parameters, int count)
@@ -137,6 +140,8 @@ static mn_optimizer *open_optimizer(const mn_run *run, mn_tensor *const *paramet
     sgd.momentum = rmsprop.momentum = o->momentum;
     sgd.weight_decay = adam.weight_decay = rmsprop.weight_decay = o->weight_decay;
     sgd.schedule = adam.schedule = rmsprop.schedule = schedule;
+    mn_parameters_known(o->parameters, &sgd.rounding);
+    adam.rounding = rmsprop.rounding = sgd.rounding;
     adam.decoupled = strcmp(o->optimizer, "adamw") == 0;
     if (strcmp(o->optimizer, "sgd") == 0)
         return mn_sgd_create(run->context, parameters, count, &sgd);
@@ -150,7 +155,7 @@ static mn_status open_model(mn_run *run)
     const mn_train_options *o = &run->options;
     mn_grad_scaler_options scaler = o->scaler;
     int count = 0;
-    run->model = mn_model_for(run->context, o->model, &run->info, &run->error);
+    run->model = mn_model_for(run->context, o->model, o->parameters, &run->info, &run->error);
     MN_TRY(run->error.status);
     mn_tensor *const *parameters = mn_module_parameters(run->model, &count);
     for (int i = 0; i < count; i++)

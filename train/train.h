@@ -24,6 +24,8 @@ const char *mn_amp_name(mn_dtype amp);
 const char *mn_schedule_name(mn_schedule_kind kind);
 /* An optimizer's learning rate where none is given; NaN if there is no such optimizer. */
 double mn_default_lr(const char *optimizer);
+/* Whether there is such a choice of parameters; and its rounding. */
+bool mn_parameters_known(const char *parameters, mn_rounding *rounding);
 
 /* Copies options over the defaults and checks every value. */
 mn_status mn_train_options_read(const mn_train_options *given, mn_train_options *options,
@@ -124,9 +126,10 @@ typedef struct mn_run {
  * failure, when part of it is missing. On failure the error is in run->error or the context. */
 mn_status mn_run_open(mn_run *run, const mn_train_options *options);
 void mn_run_close(mn_run *run);
-/* A model for the images of a data set. */
-mn_module *mn_model_for(mn_context *context, const char *name, const mn_dataset_info *info,
-                        mn_error *error);
+/* A model for the images of a data set, with f32 parameters or by what begins with "bf16" bf16
+ * ones. */
+mn_module *mn_model_for(mn_context *context, const char *name, const char *parameters,
+                        const mn_dataset_info *info, mn_error *error);
 /* The first error, wherever it was met: *own, or the context's (NULL: none), or else `status` and
  * what `unsaid` says of it, into *error, which may be NULL. Returns its status. */
 mn_status mn_error_give(mn_error *error, const mn_error *own, const mn_context *context,

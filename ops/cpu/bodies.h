@@ -417,12 +417,18 @@ static void body_adjust(size_t n, const float limits[2], float scale, float shif
     }
 }
 
+/* Without weight decay an infinite p is left out of the gradient, as 0 p is NaN. */
+static inline float decayed(float g, float decay, float p)
+{
+    return g + masked((uint32_t)(decay != 0.0F), decay * p);
+}
+
 static inline void momentum_step(size_t n, const mn_step_factors *f, bool nesterov,
                                  const float *restrict g, float *restrict p, float *restrict v)
 {
     const float lr = f->lr, decay = f->weight_decay, momentum = f->rate[0];
     for (size_t i = 0; i < n; i++) {
-        float gradient = g[i] + decay * p[i];
+        float gradient = decayed(g[i], decay, p[i]);
         float velocity = momentum * v[i] + gradient;
         v[i] = velocity;
         p[i] -= lr * (nesterov ? gradient + momentum * velocity : velocity);
@@ -434,7 +440,7 @@ static inline void plain_step(size_t n, const mn_step_factors *f, const float *r
 {
     const float lr = f->lr, decay = f->weight_decay;
     for (size_t i = 0; i < n; i++)
-        p[i] -= lr * (g[i] + decay * p[i]);
+        p[i] -= lr * decayed(g[i], decay, p[i]);
 }
 
 static void body_sgd(size_t n, const mn_step_factors *f, const float *g, float *p, float *v,
@@ -454,7 +460,7 @@ static void body_adam(size_t n, const mn_step_factors *f, const float *restrict 
 {
     const mn_step_factors k = *f;
     for (size_t i = 0; i < n; i++) {
-        float gradient = g[i] + k.weight_decay * p[i];
+        float gradient = decayed(g[i], k.weight_decay, p[i]);
         mean[i] = k.rate[0] * mean[i] + k.rest[0] * gradient;
         square[i] = k.rate[1] * square[i] + k.rest[1] * gradient * gradient;
         p[i] = k.keep * p[i] - k.lr * mean[i] / (sqrtf(square[i]) * k.root + k.eps);
@@ -466,7 +472,7 @@ static inline void rmsprop_step(size_t n, const mn_step_factors *f, const float 
 {
     const mn_step_factors k = *f;
     for (size_t i = 0; i < n; i++) {
-        float gradient = g[i] + k.weight_decay * p[i];
+        float gradient = decayed(g[i], k.weight_decay, p[i]);
         square[i] = k.rate[0] * square[i] + k.rest[0] * gradient * gradient;
         float step = gradient / (sqrtf(square[i]) + k.eps);
         if (v)
@@ -482,6 +488,25 @@ static void body_rmsprop(size_t n, const mn_step_factors *f, const float *g, flo
         rmsprop_step(n, f, g, p, square, v);
     else
         rmsprop_step(n, f, g, p, square, NULL);
+}
+
+/* Adding the draw to the bits that bf16 has not carries into those that it has with the probability
+ * of that part. Infinities and NaN stay. */
+static void body_round_bf16(size_t blocks, const mn_draw *draw, uint32_t first, float *restrict x)
+{
+    const mn_draw d = *draw;
+    for (size_t b = 0; b < blocks; b++) {
+        const uint32_t counter[4] = {first + (uint32_t)b, 0, d.step[0], d.step[1]};
+        uint32_t words[4], bits[8];
+        mn_philox4x32(d.key, counter, words);
+        memcpy(bits, x + 8 * b, sizeof bits);
+        for (size_t i = 0; i < 8; i++) {
+            uint32_t drawn = i < 4 ? words[i] & 0xFFFF : words[i - 4] >> 16;
+            bool finite = (bits[i] & 0x7F800000) != 0x7F800000;
+            bits[i] = finite ? (bits[i] + drawn) & 0xFFFF0000 : bits[i];
+        }
+        memcpy(x + 8 * b, bits, sizeof bits);
+    }
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -539,6 +564,7 @@ const mn_bodies MN_BODIES = {
     .sgd = body_sgd,
     .adam = body_adam,
     .rmsprop = body_rmsprop,
+    .round_bf16 = body_round_bf16,
 };
 
 #endif

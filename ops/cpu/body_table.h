@@ -41,6 +41,11 @@ typedef struct mn_keep {
     float scale;
 } mn_keep;
 
+/* What stochastic rounding draws with (see mn_step_attributes). */
+typedef struct mn_draw {
+    uint32_t key[2], step[2];
+} mn_draw;
+
 typedef void mn_binary_body(size_t n, const float *a, const float *b, float *y);
 
 #define MN_LOSS_KINDS 5
@@ -118,6 +123,8 @@ typedef struct mn_bodies {
     /* x = scale x + shift, kept within the limits; NaN stays. */
     void (*adjust)(size_t n, const float limits[2], float scale, float shift, float *x);
     mn_step_body *sgd, *adam, *rmsprop;
+    /* x = one of the two bf16 numbers around x, of 8 elements a block. */
+    void (*round_bf16)(size_t blocks, const mn_draw *draw, uint32_t first, float *x);
 } mn_bodies;
 
 extern const mn_bodies mn_bodies_portable;

@@ -1,10 +1,11 @@
-/* Gradients and optimizers: f32 tensors and f64 records. */
+/* Gradients and optimizers: f32 tensors, f64 records and 16-bit parameters. */
 #include "ops/cpu/run.h"
 
 #include "core/math.h"
 
 #include <math.h>
 #include <stdatomic.h>
+#include <string.h>
 
 static double *record_of(const mn_call *call, int input)
 {
@@ -99,11 +100,42 @@ typedef struct stepping {
     const mn_call *call;
     mn_step_body *body;
     mn_step_factors factors;
+    mn_draw draw;
 } stepping;
 
 static void *state_of(const mn_call *call, int input, int64_t index)
 {
     return mn_has_input(call, input) ? mn_element(&call->in[input], index) : NULL;
+}
+
+/* The row of the master, which follows a parameter that something else has written. */
+static float *master_of(const mn_call *call, int64_t i, int64_t n, const float *p)
+{
+    const mn_converter *convert = &call->cpu->converters[call->in[0].dtype];
+    float *master = mn_element(&call->in[7], i), back[MN_BLOCK];
+    uint16_t narrow[MN_BLOCK];
+    convert->from_f32((size_t)n, master, narrow);
+    convert->to_f32((size_t)n, narrow, back);
+    for (int64_t j = 0; j < n; j++)
+        master[j] = back[j] == p[j] ? master[j] : p[j];
+    return master;
+}
+
+/* A row of a 16-bit parameter, by its master or widened in scratch, which is left as the new p. */
+static void step_narrow(const stepping *s, int64_t i, int64_t n, float *scratch)
+{
+    const mn_call *call = s->call;
+    const mn_step_attributes *a = (const void *)call->attributes.bytes;
+    float *p = mn_has_input(call, 7) ? master_of(call, i, n, scratch) : scratch;
+    s->body((size_t)n, &s->factors, mn_element(&call->in[1], i), p, state_of(call, 2, i),
+            state_of(call, 3, i));
+    if (a->stochastic) {
+        memset(scratch + n, 0, (size_t)(-n & 7) * sizeof *scratch);
+        mn_bodies_of(call)->round_bf16((size_t)mn_ceil_div(n, 8), &s->draw, (uint32_t)(i / 8),
+                                       scratch);
+    }
+    mn_row_store(call, &call->in[0], i, n, p);
+    mn_row_load(call, &call->in[0], i, n, scratch);
 }
 
 /* Shadows are rewritten while the parameters are still in the nearest cache. */
@@ -114,8 +146,11 @@ static void run_step(const void *arg, int64_t begin, int64_t end)
     const bool skip = record_of(call, 4)[MN_OPT_FOUND_INF] != 0;
     for (int64_t i = begin; i < end; i += MN_BLOCK) {
         const int64_t n = mn_min(end - i, MN_BLOCK);
-        float *p = mn_element(&call->in[0], i);
-        if (!skip)
+        float scratch[MN_BLOCK], *p = mn_row_place(&call->in[0], i, scratch);
+        mn_row_load(call, &call->in[0], i, n, scratch);
+        if (!skip && p == scratch)
+            step_narrow(s, i, n, scratch);
+        else if (!skip)
             s->body((size_t)n, &s->factors, mn_element(&call->in[1], i), p, state_of(call, 2, i),
                     state_of(call, 3, i));
         for (int k = 5; k < 7; k++)
@@ -129,8 +164,10 @@ static stepping stepping_of(const mn_call *call)
     const mn_step_attributes *a = (const void *)call->attributes.bytes;
     const double *record = record_of(call, 4);
     const double lr = a->lr * record[MN_OPT_FACTOR], t = record[MN_OPT_APPLIED] + 1;
+    const uint64_t step = (uint64_t)record[MN_OPT_APPLIED];
     const mn_bodies *bodies = mn_bodies_of(call);
     stepping s = {.call = call,
+                  .draw = {{a->key[0], a->key[1]}, {(uint32_t)step, (uint32_t)(step >> 32)}},
                   .body = call->op == &mn_ops[MN_OP_sgd_step] ? bodies->sgd : bodies->rmsprop,
                   .factors = {.lr = (float)lr,
                               .weight_decay = (float)a->weight_decay,

@@ -4,6 +4,9 @@
 #include "ops/reference/reference.h"
 
 #include "core/math.h"
+#include "core/philox.h"
+
+#include <string.h>
 
 /* The value as an element of dtype would hold it. */
 static double rounded(mn_dtype dtype, double value)
@@ -66,20 +69,64 @@ void mn_ref_grad_clip(const mn_call *call, double *const in[], double *const out
         in[0][i] *= factor;
 }
 
-/* The 16-bit shadows, from p. */
-static void rewrite_shadows(const mn_call *call, double *const in[])
+/* One of the two bf16 numbers around an f32 value, so that their mean is the value: element i of
+ * the step that has been drawn (see mn_step_attributes). Infinities and NaN stay. */
+static double at_random(const mn_step_attributes *a, double step, int64_t i, double value)
 {
-    for (int s = 5; s < call->input_count; s++)
-        for (int64_t i = 0; i < call->in[0].numel && call->in[s].present; i++)
-            in[s][i] = rounded(call->in[0].dtype, in[0][i]);
+    const uint64_t t = (uint64_t)step;
+    const uint32_t counter[4] = {(uint32_t)(i / 8), 0, (uint32_t)t, (uint32_t)(t >> 32)};
+    const float f = (float)value;
+    uint32_t words[4], bits;
+    float result;
+    if (!mn_isfinite_f64(value))
+        return value;
+    mn_philox4x32(a->key, counter, words);
+    memcpy(&bits, &f, sizeof bits);
+    bits += i % 8 < 4 ? words[i % 8] & 0xFFFF : words[i % 8 - 4] >> 16;
+    bits &= 0xFFFF0000;
+    memcpy(&result, &bits, sizeof result);
+    return (double)result;
 }
 
-/* Of the three steps: how many elements one is made of. A step that met a non-finite gradient
- * changes neither p nor states; the 16-bit shadows are rewritten from p in any case.
- * (inputs p, g, state 0, state 1, record, f16 shadow, bf16 shadow) */
+/* How many elements a step is made of. */
 static int64_t elements_of_step(const mn_call *call, double *const in[])
 {
     return in[4][MN_OPT_FOUND_INF] == 0 ? call->in[0].numel : 0;
+}
+
+/* Of the three steps: what is stepped, p or the f32 master of a 16-bit p, which follows a p that
+ * something else has written. A step that met a non-finite gradient changes neither p nor states;
+ * the 16-bit shadows are rewritten from p in any case.
+ * (inputs p, g, state 0, state 1, record, f16 shadow, bf16 shadow, master) */
+static double *begin_step(const mn_call *call, double *const in[])
+{
+    if (!call->in[7].present)
+        return in[0];
+    for (int64_t i = 0; i < elements_of_step(call, in); i++)
+        if (rounded(call->in[0].dtype, in[7][i]) != in[0][i])
+            in[7][i] = in[0][i];
+    return in[7];
+}
+
+/* A 16-bit p, still to be rounded to nearest, from the f32 number that was stepped, and the shadows
+ * from p. */
+static void end_step(const mn_call *call, double *const in[], const double *stepped)
+{
+    const mn_step_attributes *a = (const void *)call->attributes.bytes;
+    const mn_dtype dtype = call->in[0].dtype;
+    for (int64_t i = 0; i < elements_of_step(call, in) && mn_is_16_bit(dtype); i++) {
+        const double value = rounded(MN_F32, stepped[i]);
+        in[0][i] = a->stochastic ? at_random(a, in[4][MN_OPT_APPLIED], i, value) : value;
+    }
+    for (int s = 5; s < 7; s++)
+        for (int64_t i = 0; i < call->in[0].numel && call->in[s].present; i++)
+            in[s][i] = rounded(dtype, in[0][i]);
+}
+
+/* g + weight_decay p; without weight decay g, whatever p is. */
+static double decayed(const mn_step_attributes *a, double g, double p)
+{
+    return a->weight_decay == 0 ? g : g + a->weight_decay * p;
 }
 
 /* g' = g + weight_decay p;  v = momentum v + g';  p -= lr (nesterov ? g' + momentum v : v), or
@@ -88,17 +135,17 @@ void mn_ref_sgd_step(const mn_call *call, double *const in[], double *const out[
 {
     const mn_step_attributes *a = (const void *)call->attributes.bytes;
     const double lr = a->lr * in[4][MN_OPT_FACTOR], momentum = a->rate[0];
-    double *p = in[0], *g = in[1], *v = call->in[2].present ? in[2] : NULL;
+    double *p = begin_step(call, in), *g = in[1], *v = call->in[2].present ? in[2] : NULL;
     (void)out;
     for (int64_t i = 0; i < elements_of_step(call, in); i++) {
-        double step = g[i] + a->weight_decay * p[i];
+        double step = decayed(a, g[i], p[i]);
         if (v) {
             v[i] = momentum * v[i] + step;
             step = a->variant ? step + momentum * v[i] : v[i];
         }
         p[i] -= lr * step;
     }
-    rewrite_shadows(call, in);
+    end_step(call, in, p);
 }
 
 /* Kingma and Ba, arXiv 1412.6980, t counting the applied steps from 1:
@@ -110,11 +157,11 @@ void mn_ref_adam_step(const mn_call *call, double *const in[], double *const out
 {
     const mn_step_attributes *a = (const void *)call->attributes.bytes;
     const double lr = a->lr * in[4][MN_OPT_FACTOR], t = in[4][MN_OPT_APPLIED] + 1;
-    double *p = in[0], *m = in[2], *v = in[3];
+    double *p = begin_step(call, in), *m = in[2], *v = in[3];
     (void)out;
     for (int64_t i = 0; i < elements_of_step(call, in); i++) {
-        const double g = a->variant ? in[1][i] : in[1][i] + a->weight_decay * p[i];
-        if (a->variant)
+        const double g = a->variant ? in[1][i] : decayed(a, in[1][i], p[i]);
+        if (a->variant && a->weight_decay != 0)
             p[i] -= lr * a->weight_decay * p[i];
         m[i] = a->rate[0] * m[i] + (1 - a->rate[0]) * g;
         v[i] = a->rate[1] * v[i] + (1 - a->rate[1]) * g * g;
@@ -122,7 +169,7 @@ void mn_ref_adam_step(const mn_call *call, double *const in[], double *const out
         const double square = v[i] / (1 - pow(a->rate[1], t));
         p[i] -= lr * mean / (sqrt(square) + a->eps);
     }
-    rewrite_shadows(call, in);
+    end_step(call, in, p);
 }
 
 /* g' = g + weight_decay p;  s = alpha s + (1 - alpha) g'^2;  step = g' / (sqrt(s) + eps);
@@ -132,17 +179,17 @@ void mn_ref_rmsprop_step(const mn_call *call, double *const in[], double *const 
 {
     const mn_step_attributes *a = (const void *)call->attributes.bytes;
     const double lr = a->lr * in[4][MN_OPT_FACTOR];
-    double *p = in[0], *s = in[2], *v = call->in[3].present ? in[3] : NULL;
+    double *p = begin_step(call, in), *s = in[2], *v = call->in[3].present ? in[3] : NULL;
     (void)out;
     for (int64_t i = 0; i < elements_of_step(call, in); i++) {
-        const double g = in[1][i] + a->weight_decay * p[i];
+        const double g = decayed(a, in[1][i], p[i]);
         s[i] = a->rate[0] * s[i] + (1 - a->rate[0]) * g * g;
         double step = g / (sqrt(s[i]) + a->eps);
         if (v)
             step = v[i] = a->rate[1] * v[i] + step;
         p[i] -= lr * step;
     }
-    rewrite_shadows(call, in);
+    end_step(call, in, p);
 }
 
 /* Half a cosine: 1 at done = 0, 0 at done = 1. */
