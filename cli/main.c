@@ -11,7 +11,8 @@
 
 #define RUN_OPTIONS                                                                                \
     "data model device threads epochs steps batch accumulate optimizer lr momentum weight-decay "  \
-    "schedule warmup step-size gamma clip-norm init-scale growth-interval seed validation limit "  \
+    "schedule warmup step-size gamma clip-norm init-scale growth-interval retry seed validation "  \
+    "limit "                                                                                       \
     "rules quiet json "
 
 static const command commands[] = {

@@ -21,10 +21,13 @@ static const struct {
     {                                                                                              \
         "progress." #member, offsetof(mn_run_progress, member), real                               \
     }
-    ENTRY(epoch, false),        ENTRY(position, false),  ENTRY(step, false),
-    ENTRY(skipped, false),      ENTRY(nonfinite, false), ENTRY(loss_sum, true),
-    ENTRY(correct, false),      ENTRY(samples, false),   ENTRY(best_epoch, false),
-    ENTRY(best_accuracy, true), ENTRY(best_loss, true),
+    ENTRY(epoch, false),         ENTRY(position, false),        ENTRY(step, false),
+    ENTRY(skipped, false),       ENTRY(nonfinite, false),       ENTRY(retries, false),
+    ENTRY(skips.applied, false), ENTRY(skips.warmup, false),    ENTRY(skips.growth, false),
+    ENTRY(skips.in_row, false),  ENTRY(skips.recent[0], false), ENTRY(skips.recent[1], false),
+    ENTRY(skips.scale, true),    ENTRY(loss_sum, true),         ENTRY(correct, false),
+    ENTRY(samples, false),       ENTRY(best_epoch, false),      ENTRY(best_accuracy, true),
+    ENTRY(best_loss, true),
 #undef ENTRY
 };
 enum { ENTRIES = sizeof entries / sizeof *entries };
@@ -54,7 +57,8 @@ static mn_status read_progress(mn_run *run, const mn_state_dict *dict, mn_run_pr
                            "checkpoint %.400s: its progress has an impossible count",
                            run->options.resume);
     }
-    if (p->skipped > p->step || p->correct > p->samples)
+    if (p->skipped > p->step || p->correct > p->samples ||
+        p->skips.warmup + p->skips.growth > p->skipped)
         return mn_fail(run->context, MN_ERR_FORMAT,
                        "checkpoint %.400s: the counts of its progress do not fit each other",
                        run->options.resume);

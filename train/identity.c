@@ -49,6 +49,7 @@ static const fact facts[] = {
     {"growth_interval", "--growth-interval", WHOLE, AT(options.scaler.growth_interval), true},
     {"min_scale", "smallest scale", REAL, AT(options.scaler.min_scale), true},
     {"max_scale", "largest scale", REAL, AT(options.scaler.max_scale), true},
+    {"retry", "--retry", WHOLE, AT(options.retry), true},
     {"seed", "--seed", SEED, AT(options.seed), false},
     {"validation", "--validation", REAL, AT(options.validation), false},
     {"limit", "--limit", WHOLE, AT(options.limit), false},
