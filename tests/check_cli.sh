@@ -67,6 +67,9 @@ expect 1 'cuda' "$minim" train $data --device cuda
 expect 1 'lion' "$minim" train $data --optimizer lion
 expect 2 '--schedule: expected constant, step' "$minim" train $data --schedule stairs
 expect 1 '--step-size' "$minim" train $data --schedule step
+expect 1 '--gamma is of --schedule step' "$minim" train $data --gamma 0.1
+expect 1 '--step-size is of --schedule step' "$minim" compare $data --schedule constant --step-size 3
+expect 1 '--resume-anyway needs --resume' "$minim" train $data --resume-anyway
 expect 1 '--lr' "$minim" train $data --lr -1
 expect 1 'nowhere' "$minim" train --data mnist:nowhere
 expect 1 'imagenet' "$minim" train --data imagenet

@@ -216,7 +216,7 @@ START_TEST(test_resume_is_exact)
     options.optimizer = cases[_i].optimizer;
     options.schedule = cases[_i].schedule;
     options.warmup = cases[_i].warmup;
-    options.step_size = 2;
+    options.step_size = options.schedule == MN_SCHEDULE_STEP ? 2 : 0;
     options.clip_norm = 1.0;
     options.scaler.init_scale = 1ll << 28; /* so large that the first steps are skipped */
     options.scaler.growth_interval = 3;
@@ -302,6 +302,8 @@ START_TEST(test_identity)
 {
     const char *path = file_name("identity");
     mn_train_options options = small_run();
+    options.schedule = MN_SCHEDULE_STEP;
+    options.step_size = 2;
     options.checkpoint = path;
     options.stop_after = 3;
     run_and_forget(&options);
@@ -528,6 +530,12 @@ START_TEST(test_bad_options)
     o = small_run();
     o.checkpoint_every = 5;
     run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--checkpoint-every", NULL});
+    o = small_run();
+    o.resume_anyway = true;
+    run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--resume-anyway needs --resume", NULL});
+    o = small_run();
+    o.retry = -1;
+    run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--retry", NULL});
     o = small_run();
     o.model = "resnet1000";
     run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"resnet1000", NULL});
