@@ -302,8 +302,7 @@ START_TEST(test_identity)
 {
     const char *path = file_name("identity");
     mn_train_options options = small_run();
-    options.schedule = MN_SCHEDULE_STEP;
-    options.step_size = 2;
+    options.schedule = MN_SCHEDULE_STEP, options.step_size = 2;
     options.checkpoint = path;
     options.stop_after = 3;
     run_and_forget(&options);
@@ -530,12 +529,6 @@ START_TEST(test_bad_options)
     o = small_run();
     o.checkpoint_every = 5;
     run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--checkpoint-every", NULL});
-    o = small_run();
-    o.resume_anyway = true;
-    run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--resume-anyway needs --resume", NULL});
-    o = small_run();
-    o.retry = -1;
-    run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"--retry", NULL});
     o = small_run();
     o.model = "resnet1000";
     run_fails(&o, MN_ERR_ARGUMENT, (const char *const[]){"resnet1000", NULL});
