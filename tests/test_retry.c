@@ -433,7 +433,7 @@ END_TEST
 
 static double buffer_at(mn_module *norm, const char *name)
 {
-    double value = NAN;
+    double value = (double)NAN;
     mn_state_entry entry;
     mn_state_dict *dict = mn_state_dict_create(mn_module_context(norm));
     if (mn_module_save_state(norm, dict) == MN_OK && mn_state_dict_find(dict, name, &entry))
