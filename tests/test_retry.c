@@ -405,7 +405,7 @@ START_TEST(out_of_memory)
     o.context.allocator = mn_test_counting(&counter);
     mn_train_result_free(run_ok(&o));
     long calls = counter.calls;
-    for (long k = 1; k <= calls; k += 1 + calls / 150) {
+    for (long k = 1; k <= calls; k += 1 + calls / 40) {
         mn_error error = {MN_OK, ""};
         counter = (mn_test_counter){.fail_at = k};
         mn_train_result *result = mn_train(&o, &error);
@@ -417,7 +417,7 @@ START_TEST(out_of_memory)
     mn_train_result *result = NULL;
     o.step = exhausted_step;
     o.step_user = &e;
-    for (; !result; e.after += 3) {
+    for (; !result; e.after += 13) {
         mn_error error = {MN_OK, ""};
         counter = (mn_test_counter){.for_good = true};
         result = mn_train(&o, &error);
