@@ -12,7 +12,7 @@
 #define RUN_OPTIONS                                                                                \
     "data model device threads epochs steps batch accumulate optimizer parameters lr "             \
     "momentum weight-decay schedule warmup step-size gamma clip-norm init-scale "                  \
-    "growth-interval seed validation limit rules quiet json "
+    "growth-interval retry seed validation limit rules quiet json "
 
 static const command commands[] = {
     {"train", "train a model, log, checkpoint, resume",

@@ -118,6 +118,11 @@ static void on_epoch(void *user, const mn_epoch_result *r)
         fprintf(stderr, "  %.0f images/s", r->images_per_s);
     if (r->skipped_steps > 0 || r->scale != 1.0)
         fprintf(stderr, "  scale %g  skipped %lld", r->scale, (long long)r->skipped_steps);
+    if (r->skipped_warmup + r->skipped_growth > 0)
+        fprintf(stderr, " (%lld in warm-up, %lld after growth)", (long long)r->skipped_warmup,
+                (long long)r->skipped_growth);
+    if (r->retries > 0)
+        fprintf(stderr, "  retries %lld", (long long)r->retries);
     if (r->nonfinite > r->skipped_steps)
         fprintf(stderr, "  NON-FINITE gradients in %lld steps", (long long)r->nonfinite);
     fputc('\n', stderr);

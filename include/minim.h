@@ -1070,6 +1070,16 @@ MN_API mn_tensor *const *mn_module_parameters(mn_module *module, int *count);
  * module's own stays. */
 MN_API mn_status mn_module_save_state(mn_module *module, mn_state_dict *dict);
 MN_API mn_status mn_module_load_state(mn_module *module, const mn_state_dict *dict);
+/* A copy of a module's buffers (batch norm's running statistics and counts) on the device, for
+ * putting them back when a forward pass should not have been, such as that of a skipped step which
+ * is tried again. create (NULL on an error) copies them, save copies them anew, restore puts the
+ * last copy back; on an error nothing is copied. Neither waits for the device. The buffers live on
+ * as long as the copy. MN_ERR_STATE before mn_module_init. */
+typedef struct mn_module_buffers mn_module_buffers;
+MN_API mn_module_buffers *mn_module_buffers_create(mn_module *module);
+MN_API mn_status mn_module_buffers_save(mn_module_buffers *buffers);
+MN_API mn_status mn_module_buffers_restore(mn_module_buffers *buffers);
+MN_API void mn_module_buffers_free(mn_module_buffers *buffers);
 /* Floating-point operations of one forward pass of `batch` images (2 per multiply-add, convolution
  * and linear layers only); 0 if the module has not run on images yet. */
 MN_API double mn_module_forward_flops(mn_module *module, int64_t batch);
@@ -1180,7 +1190,15 @@ MN_API double mn_loader_wait_seconds(const mn_loader *loader);
  * ------------------------------------------------------------------------------------------ */
 
 /* Words: a micro-step is forward and backward of one micro-batch; a step is one optimizer step,
- * applied or skipped, over a window of micro-batches. */
+ * applied or skipped, over a window of micro-batches, however often the window was attempted (see
+ * mn_train_options.retry).
+ * Skipped steps, where there is loss scaling: in warm-up, before the first applied step, the scale
+ * searches downward; after growth, one that is skipped at a scale higher than that of the step
+ * before shows that the scale had grown too far. Both belong to dynamic loss scaling. Warnings are
+ * given (options.notice and log, each once in a process) for what does not: 4 overflowing attempts
+ * in a row without an applied step in between, after warm-up; overflows in more than 10 of the last
+ * 100 steps after warm-up, growth left out; an overflow at a scale of at most 1; a scale that is
+ * down to min_scale. A skipped update is a diagnosis, not a sign of convergence. */
 typedef struct mn_trainer mn_trainer;
 typedef struct mn_step {
     mn_context *context;
@@ -1194,6 +1212,7 @@ typedef struct mn_step {
     double clip_norm;       /* INFINITY: do not clip, measure only */
     bool window_complete;   /* last micro-batch of the window: step */
     int64_t step;           /* the step being attempted, from 1 */
+    int64_t retry;          /* attempts at its window before this one */
     mn_trainer *trainer;    /* for mn_step_report */
 } mn_step;
 /* One micro-step, called by the loop inside a scope of its own. */
@@ -1211,6 +1230,7 @@ typedef struct mn_step_result {
     double loss; /* mean over the window's samples */
     double lr, scale, grad_norm;
     bool skipped, nonfinite;
+    int64_t retries; /* attempts before the last one, which is what the rest is of */
 } mn_step_result;
 
 typedef struct mn_metrics {
@@ -1226,7 +1246,9 @@ typedef struct mn_epoch_result {
     double validation_loss, validation_accuracy, validation_accuracy_fp32;
     double test_loss, test_accuracy, test_accuracy_fp32;
     double images_per_s, data_wait_fraction, seconds;
-    int64_t skipped_steps, nonfinite; /* of the run so far, not of this epoch */
+    int64_t skipped_steps, nonfinite;       /* of the run so far, not of this epoch */
+    int64_t skipped_warmup, skipped_growth; /* of those skipped; see "Words" */
+    int64_t retries;                        /* attempts beyond the first of each step */
     double scale;
     uint64_t peak_tensor_bytes, peak_rss_bytes;
 } mn_epoch_result;
@@ -1259,18 +1281,25 @@ typedef struct mn_train_options {
     double weight_decay;       /* default 5e-4; adamw: decoupled */
     mn_schedule_kind schedule; /* default cosine over the planned steps */
     int64_t warmup, step_size; /* as in mn_schedule, default 0 */
-    double gamma;              /* as in mn_schedule, default 0.1 */
+    double gamma;              /* as in mn_schedule, default NAN: 0.1; both of `step` only */
     double clip_norm;          /* default INFINITY */
-    mn_grad_scaler_options scaler; /* `enabled` is ignored: the scaler is on for f16 */
-    uint64_t seed;                 /* default 1 */
-    double validation;             /* fraction held out, default 0.1 */
-    int64_t limit;                 /* default 0: all images */
-    const char *rules;             /* overrides "op=RULE,op=RULE" or NULL */
-    const char *checkpoint;        /* path or NULL */
-    int64_t checkpoint_every;      /* steps; 0: at the end only */
-    const char *resume;            /* path or NULL */
-    bool resume_anyway;            /* go on although the run's identity differs */
-    bool fp32_metrics;             /* also evaluate in FP32 each epoch */
+    mn_grad_scaler_options scaler; /* `enabled` is ignored: the scaler is on for f16, else unused */
+    /* For f16, default 0: at most so many further attempts at a window whose gradients overflow, at
+     * the scale that each has backed off to, on the same batches, at the same random position, from
+     * the buffers (running statistics) that the window began with. Still skipped after the last, or
+     * once the scale has collapsed, it is a skipped step that leaves no trace in the buffers. The
+     * scaler's and optimizer's counters count attempts; results, `cancel` and schedules go by
+     * steps. Waits for the device once an attempt, and keeps the window's images in host memory. */
+    int64_t retry;
+    uint64_t seed;            /* default 1 */
+    double validation;        /* fraction held out, default 0.1 */
+    int64_t limit;            /* default 0: all images */
+    const char *rules;        /* overrides "op=RULE,op=RULE" or NULL */
+    const char *checkpoint;   /* path or NULL */
+    int64_t checkpoint_every; /* steps; 0: at the end only */
+    const char *resume;       /* path or NULL */
+    bool resume_anyway;       /* go on although the run's identity differs */
+    bool fp32_metrics;        /* also evaluate in FP32 each epoch */
     mn_context_options context;
     mn_step_fn step; /* NULL: mn_step_default */
     void *step_user;
@@ -1289,7 +1318,8 @@ typedef struct mn_train_result {
     const mn_epoch_result *epochs;
     int64_t step_count; /* steps this process has run, each in step_results */
     const mn_step_result *step_results;
-    int64_t total_steps; /* in all, also before a resume */
+    int64_t total_steps; /* in all, also before a resume; so are the next, as in mn_epoch_result */
+    int64_t skipped_steps, skipped_warmup, skipped_growth, retries;
     double seconds;
     bool cancelled; /* stopped by `cancel` */
     /* Rows of mn_compare: the step at which gradients overflowed at the smallest loss scale, where

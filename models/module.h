@@ -57,6 +57,8 @@ mn_layout mn_slot_layout(const mn_slot_spec *spec);
  * stops at the first status that is not MN_OK. */
 typedef mn_status (*mn_module_visit)(mn_module *module, const char *path, void *user);
 mn_status mn_module_walk(mn_module *module, mn_module_visit visit, void *user);
+/* For walking: MN_ERR_STATE before mn_module_init. */
+mn_status mn_check_initialised(mn_module *module, const char *path, void *user);
 /* "path.name", or "name" at the root, into buffer. */
 #define MN_PATH_MAX 256
 mn_status mn_path_join(mn_context *context, const char *path, const char *name,

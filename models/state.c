@@ -1,4 +1,5 @@
-/* Saving modules into state dictionaries and loading them, under PyTorch's names. */
+/* Saving modules into state dictionaries and loading them, under PyTorch's names; and copies of
+ * their buffers on the device. */
 #include "models/module.h"
 
 #include "core/state_dict.h"
@@ -16,7 +17,7 @@ static mn_status save_slots(mn_module *module, const char *path, void *user)
     return MN_OK;
 }
 
-static mn_status check_initialised(mn_module *module, const char *path, void *user)
+mn_status mn_check_initialised(mn_module *module, const char *path, void *user)
 {
     (void)user;
     if (module->slot_count > 0 && module->slots[0] == NULL)
@@ -27,7 +28,7 @@ static mn_status check_initialised(mn_module *module, const char *path, void *us
 
 mn_status mn_module_save_state(mn_module *module, mn_state_dict *dict)
 {
-    MN_TRY(mn_module_walk(module, check_initialised, NULL));
+    MN_TRY(mn_module_walk(module, mn_check_initialised, NULL));
     MN_TRY(mn_state_dict_writable(module->context, dict, "module_save_state"));
     return mn_module_walk(module, save_slots, dict);
 }
@@ -94,7 +95,7 @@ static mn_status refuse_unexpected(mn_module *module, const mn_state_dict *dict)
 
 mn_status mn_module_load(mn_module *module, const mn_state_dict *dict, bool apply)
 {
-    MN_TRY(mn_module_walk(module, check_initialised, NULL));
+    MN_TRY(mn_module_walk(module, mn_check_initialised, NULL));
     MN_TRY(mn_state_dict_readable(module->context, dict, "module_load_state"));
     loading load = {dict, false};
     MN_TRY(mn_module_walk(module, load_slots, &load));

@@ -41,9 +41,15 @@ static mn_status run_all(mn_ema *ema, mn_op_id op, mn_tensor **to, mn_tensor **f
     return MN_OK;
 }
 
+mn_status mn_assign_all(mn_context *context, int count, mn_tensor **to, mn_tensor **from)
+{
+    mn_ema all = {.context = context, .count = count};
+    return run_all(&all, MN_OP_assign, to, from, NULL);
+}
+
 static mn_status assign_all(mn_ema *ema, mn_tensor **to, mn_tensor **from)
 {
-    return run_all(ema, MN_OP_assign, to, from, NULL);
+    return mn_assign_all(ema->context, ema->count, to, from);
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */

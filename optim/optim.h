@@ -98,4 +98,7 @@ mn_tensor *mn_record_create(mn_context *context, const double values[MN_RECORD_S
 mn_status mn_record_read(const mn_tensor *record, double values[MN_RECORD_SIZE]);
 mn_status mn_record_set(mn_tensor *record, int slot, int count, double value);
 
+/* to[i] = from[i] for all, or if memory is short for none. */
+mn_status mn_assign_all(mn_context *context, int count, mn_tensor **to, mn_tensor **from);
+
 #endif

@@ -23,7 +23,7 @@ expect() {
     [ "$got" = "$status" ] || fail "$* exited with $got, not $status: $(head -c 300 err)"
     grep -qE -- "$pattern" out err || fail "$*: no \"$pattern\" in: $(head -c 300 out) $(head -c 300 err)"
     if [ "$status" = 1 ] || { [ "$status" = 2 ] && [ $# -gt 1 ]; }; then
-        [ "$(wc -l <err)" = 1 ] || fail "$*: not one line on standard error: $(cat err)"
+        [ "$(grep -vc "^minim: note: " err)" = 1 ] || fail "$*: not one line on standard error: $(cat err)"
         grep -q '^minim: ' err || fail "$*: the line does not begin with \"minim: \""
     fi
 }
@@ -68,6 +68,9 @@ expect 1 'lion' "$minim" train $data --optimizer lion
 expect 1 'must be f32, bf16, bf16-master or bf16-stochastic, got f16' "$minim" train $data --parameters f16
 expect 2 '--schedule: expected constant, step' "$minim" train $data --schedule stairs
 expect 1 '--step-size' "$minim" train $data --schedule step
+expect 1 '--gamma is of --schedule step' "$minim" train $data --gamma 0.1
+expect 1 '--step-size is of --schedule step' "$minim" compare $data --schedule constant --step-size 3
+expect 1 '--resume-anyway needs --resume' "$minim" train $data --resume-anyway
 expect 1 '--lr' "$minim" train $data --lr -1
 expect 1 'nowhere' "$minim" train --data mnist:nowhere
 expect 1 'imagenet' "$minim" train --data imagenet

@@ -10,7 +10,7 @@ source=$1
 only=${2:-}
 scaler="test_amp test_amp_state test_scaler_property"
 targets="$scaler test_amp_orders test_autocast test_optim test_optimizers test_autograd test_convert
-  test_train"
+  test_train test_retry test_skips"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -133,6 +133,16 @@ found=$(failing $targets)
         '!(op->flags & MN_OP_VIEW)' 'true' test_amp_orders
     fault "clip factor above 1" ops/reference/optim.c \
         'clip > 1 ? 1 : clip;' 'clip;' test_scaler_property test_optim
+    # -- retries --
+    fault "retry from poisoned statistics" train/loop.c \
+        'MN_TRY(mn_module_buffers_restore(run->buffers));' '' test_retry
+    fault "retry with other masks" train/loop.c \
+        'run->context, run->progress.step + 1, micro_step' \
+        'run->context, run->progress.step + 1 + run->trainer.retries, micro_step' test_retry
+    fault "retry with the first batch only" train/loop.c \
+        'images + done * info->height' 'images + 0 * info->height' test_retry
+    fault "growth taken for trouble" train/trainer.c \
+        'scale > 1.0001 * s->scale' 'false' test_skips
     # -- conversion: the header that nearly all is made of, so last --
     fault "f16 conversion truncates" core/half.h \
         '+ 0xFFFU + (magnitude >> 13 & 1U)) >> 13' ') >> 13' test_convert test_autocast

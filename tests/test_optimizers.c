@@ -471,6 +471,18 @@ START_TEST(test_training_options)
     o.schedule = (mn_schedule_kind)4;
     refuse_training(&o, "--schedule must be constant, step");
     o.schedule = MN_SCHEDULE_CONSTANT;
+    o.resume_anyway = true;
+    refuse_training(&o, "--resume-anyway needs --resume");
+    o.resume_anyway = false;
+    o.retry = -1;
+    refuse_training(&o, "--retry must be at least 0, got -1");
+    o.retry = 0;
+    o.gamma = 0.1;
+    refuse_training(&o, "--gamma is of --schedule step, not of constant");
+    o.gamma = (double)NAN;
+    o.step_size = 1;
+    refuse_training(&o, "--step-size is of --schedule step, not of constant");
+    o.schedule = MN_SCHEDULE_STEP;
     o.gamma = -1;
     refuse_training(&o, "--gamma must be");
     o.gamma = 0.1;

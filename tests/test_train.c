@@ -217,7 +217,7 @@ START_TEST(test_resume_is_exact)
     options.schedule = cases[_i].schedule;
     options.warmup = cases[_i].warmup;
     options.parameters = cases[_i].parameters;
-    options.step_size = 2;
+    options.step_size = options.schedule == MN_SCHEDULE_STEP ? 2 : 0;
     options.clip_norm = 1.0;
     options.scaler.init_scale = 1ll << 28; /* so large that the first steps are skipped */
     options.scaler.growth_interval = 3;
@@ -303,6 +303,7 @@ START_TEST(test_identity)
 {
     const char *path = file_name("identity");
     mn_train_options options = small_run();
+    options.schedule = MN_SCHEDULE_STEP, options.step_size = 2;
     options.checkpoint = path;
     options.stop_after = 3;
     run_and_forget(&options);

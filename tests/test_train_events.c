@@ -238,12 +238,26 @@ static void run_logged(const mn_train_options *options)
 
 static const char *const start_keys[] = {"version",    "device", "cpu",  "threads", "model",
                                          "parameters", "amp",    "seed", "config",  NULL};
-static const char *const step_keys[] = {"step",  "epoch",   "loss",      "lr",
-                                        "scale", "skipped", "grad_norm", NULL};
-static const char *const epoch_keys[] = {
-    "epoch",     "steps",         "train_loss",        "validation_loss",    "validation_accuracy",
-    "test_loss", "test_accuracy", "images_per_s",      "data_wait_fraction", "skipped_steps",
-    "scale",     "nonfinite",     "peak_tensor_bytes", "peak_rss_bytes",     NULL};
+static const char *const step_keys[] = {"step",    "epoch",     "loss",    "lr", "scale",
+                                        "skipped", "grad_norm", "retries", NULL};
+static const char *const epoch_keys[] = {"epoch",
+                                         "steps",
+                                         "train_loss",
+                                         "validation_loss",
+                                         "validation_accuracy",
+                                         "test_loss",
+                                         "test_accuracy",
+                                         "images_per_s",
+                                         "data_wait_fraction",
+                                         "skipped_steps",
+                                         "skipped_warmup",
+                                         "skipped_growth",
+                                         "retries",
+                                         "scale",
+                                         "nonfinite",
+                                         "peak_tensor_bytes",
+                                         "peak_rss_bytes",
+                                         NULL};
 static const char *const end_keys[] = {"epochs", "steps", "test_accuracy", "seconds", NULL};
 
 START_TEST(test_log)

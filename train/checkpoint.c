@@ -20,13 +20,17 @@ static const struct {
     {                                                                                              \
         "progress." #member, offsetof(mn_run_progress, member), real                               \
     }
-    ENTRY(epoch, false),        ENTRY(position, false),  ENTRY(step, false),
-    ENTRY(skipped, false),      ENTRY(nonfinite, false), ENTRY(loss_sum, true),
-    ENTRY(correct, false),      ENTRY(samples, false),   ENTRY(best_epoch, false),
-    ENTRY(best_accuracy, true), ENTRY(best_loss, true),
+    ENTRY(epoch, false),         ENTRY(position, false),        ENTRY(step, false),
+    ENTRY(skipped, false),       ENTRY(nonfinite, false),       ENTRY(loss_sum, true),
+    ENTRY(correct, false),       ENTRY(samples, false),         ENTRY(retries, false),
+    ENTRY(skips.applied, false), ENTRY(skips.warmup, false),    ENTRY(skips.growth, false),
+    ENTRY(skips.in_row, false),  ENTRY(skips.recent[0], false), ENTRY(skips.recent[1], false),
+    ENTRY(skips.scale, true),    ENTRY(best_epoch, false),      ENTRY(best_accuracy, true),
+    ENTRY(best_loss, true),
 #undef ENTRY
 };
-enum { ENTRIES = sizeof entries / sizeof *entries };
+/* Files of the first version have no more than FIRST_ENTRIES, and the best: the rest is 0 then. */
+enum { ENTRIES = sizeof entries / sizeof *entries, FIRST_ENTRIES = 8 };
 
 static mn_status save_progress(const mn_run_progress *p, mn_state_dict *dict)
 {
@@ -46,6 +50,9 @@ static mn_status read_progress(mn_run *run, const mn_state_dict *dict, mn_run_pr
     bool best = mn_state_dict_find(dict, "progress.best_epoch", &entry);
     for (int i = 0; i < (best ? ENTRIES : ENTRIES - 3); i++) {
         void *at = (char *)p + entries[i].offset;
+        if (i >= FIRST_ENTRIES && i < ENTRIES - 3 &&
+            !mn_state_dict_find(dict, entries[i].name, &entry))
+            continue;
         MN_TRY(entries[i].real ? mn_state_dict_get_f64(run->context, dict, entries[i].name, at)
                                : mn_state_dict_get_i64(run->context, dict, entries[i].name, at));
         if (!entries[i].real && (*(int64_t *)at < 0 || *(int64_t *)at > INT64_MAX / 2))
@@ -53,7 +60,8 @@ static mn_status read_progress(mn_run *run, const mn_state_dict *dict, mn_run_pr
                            "checkpoint %.400s: its progress has an impossible count",
                            run->options.resume);
     }
-    if (p->skipped > p->step || p->correct > p->samples)
+    if (p->skipped > p->step || p->correct > p->samples ||
+        p->skips.warmup + p->skips.growth > p->skipped)
         return mn_fail(run->context, MN_ERR_FORMAT,
                        "checkpoint %.400s: the counts of its progress do not fit each other",
                        run->options.resume);

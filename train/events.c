@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #define COUNT_OF(table) (sizeof(table) / sizeof *(table))
 
@@ -49,6 +50,7 @@ static const mn_field more_fields[] = {
     {"growth_interval", MN_FIELD_INTEGER, AT(scaler.growth_interval)},
     {"min_scale", MN_FIELD_NUMBER, AT(scaler.min_scale)},
     {"max_scale", MN_FIELD_NUMBER, AT(scaler.max_scale)},
+    {"retry", MN_FIELD_INTEGER, AT(retry)},
     {"seed", MN_FIELD_UNSIGNED, AT(seed)},
     {"validation", MN_FIELD_NUMBER, AT(validation)},
     {"limit", MN_FIELD_INTEGER, AT(limit)},
@@ -62,11 +64,13 @@ void mn_config_json(mn_json_out *json, const mn_train_options *options, const ch
     mn_train_options known = *options;
     if (mn_isnan_f64(known.lr))
         known.lr = mn_default_lr(options->optimizer);
+    if (isnan(known.gamma))
+        known.gamma = MN_DEFAULT_GAMMA;
     mn_out_string(json, "model", model);
     mn_out_string(json, "data", data);
     mn_out_fields(json, run_fields, COUNT_OF(run_fields), &known);
     mn_out_string(json, "schedule", mn_schedule_name(options->schedule));
-    mn_out_fields(json, more_fields, COUNT_OF(more_fields), options);
+    mn_out_fields(json, more_fields, COUNT_OF(more_fields), &known);
 }
 
 mn_status mn_event_start(mn_run *run)
@@ -100,7 +104,7 @@ mn_status mn_event_step(mn_run *run, const mn_step_result *result)
         {"step", MN_FIELD_INTEGER, AT(step)},          {"epoch", MN_FIELD_INTEGER, AT(epoch)},
         {"loss", MN_FIELD_NUMBER, AT(loss)},           {"lr", MN_FIELD_NUMBER, AT(lr)},
         {"scale", MN_FIELD_NUMBER, AT(scale)},         {"skipped", MN_FIELD_BOOLEAN, AT(skipped)},
-        {"grad_norm", MN_FIELD_NUMBER, AT(grad_norm)},
+        {"grad_norm", MN_FIELD_NUMBER, AT(grad_norm)}, {"retries", MN_FIELD_INTEGER, AT(retries)},
     };
     mn_json_out *json = begin(run, "step");
     if (!json)
@@ -109,6 +113,44 @@ mn_status mn_event_step(mn_run *run, const mn_step_result *result)
     return end(run);
 }
 #undef AT
+
+/* Texts for the bits of MN_TROUBLE_*, lowest first. */
+#define SPELL(number) #number
+#define COUNT(number) SPELL(number)
+mn_status mn_event_troubles(mn_run *run, unsigned troubles, const mn_step_result *result)
+{
+    static const char *const conditions[] = {"skips_in_row", "skip_rate", "overflow_at_low_scale",
+                                             "scale_at_floor"};
+    static const char *const texts[] = {
+        COUNT(MN_SKIPS_IN_ROW) " overflows in a row with no applied step in between",
+        "more than " COUNT(MN_SKIPS_IN_WINDOW) " of the last " COUNT(
+            MN_SKIP_WINDOW) " steps have overflowed, growth of the scale left out",
+        "an overflow at a scale of 1 or less is not the scale's doing",
+        "the scale is down to min_scale, where the next overflow ends the run"};
+    troubles &= ~run->warned;
+    run->warned |= troubles;
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        char text[512];
+        if (!(troubles >> i & 1))
+            continue;
+        snprintf(text, sizeof text,
+                 "step %lld, loss scale %g: %s; a skipped update is a diagnosis, not a sign of "
+                 "convergence: look at the loss and the data of these steps, and try --amp bf16, "
+                 "--rules or a smaller --lr",
+                 (long long)result->step, result->scale, texts[i]);
+        if (run->options.notice)
+            run->options.notice(run->options.user, text);
+        mn_json_out *json = begin(run, "warning");
+        if (!json)
+            continue;
+        mn_out_string(json, "condition", conditions[i]);
+        mn_out_integer(json, "step", result->step);
+        mn_out_number(json, "scale", result->scale);
+        mn_out_string(json, "text", text);
+        MN_TRY(end(run));
+    }
+    return MN_OK;
+}
 
 /* A loss that is not a number is told from one not measured by its accuracy. */
 static void put_loss(mn_json_out *json, const char *key, double loss, double accuracy)
@@ -135,6 +177,9 @@ void mn_epoch_json(mn_json_out *json, const mn_epoch_result *result)
         {"data_wait_fraction", MN_FIELD_MEASURED, AT(data_wait_fraction)},
         {"seconds", MN_FIELD_NUMBER, AT(seconds)},
         {"skipped_steps", MN_FIELD_INTEGER, AT(skipped_steps)},
+        {"skipped_warmup", MN_FIELD_INTEGER, AT(skipped_warmup)},
+        {"skipped_growth", MN_FIELD_INTEGER, AT(skipped_growth)},
+        {"retries", MN_FIELD_INTEGER, AT(retries)},
         {"scale", MN_FIELD_NUMBER, AT(scale)},
         {"nonfinite", MN_FIELD_INTEGER, AT(nonfinite)},
         {"peak_tensor_bytes", MN_FIELD_UNSIGNED, AT(peak_tensor_bytes)},

@@ -50,6 +50,7 @@ static const fact facts[] = {
     {"growth_interval", "--growth-interval", WHOLE, AT(options.scaler.growth_interval), true},
     {"min_scale", "smallest scale", REAL, AT(options.scaler.min_scale), true},
     {"max_scale", "largest scale", REAL, AT(options.scaler.max_scale), true},
+    {"retry", "--retry", WHOLE, AT(options.retry), true},
     {"seed", "--seed", SEED, AT(options.seed), false},
     {"validation", "--validation", REAL, AT(options.validation), false},
     {"limit", "--limit", WHOLE, AT(options.limit), false},
@@ -170,6 +171,8 @@ mn_status mn_identity_check(mn_run *run, const mn_state_dict *dict)
     bool scaled = strcmp(amp, "fp16") == 0 && run->options.amp == MN_F16;
     for (const fact *f = facts; f < facts + FACTS; f++) {
         const char *here = value_of(run, f, value), *there = mn_state_dict_get_string(dict, f->key);
+        if (!there && f->offset == AT(options.retry))
+            there = "0"; /* the file is from a version without */
         if ((!f->scaler || scaled) && (!there || !same(f->key, here, there)))
             describe(differences, sizeof differences, f->option, here, there);
     }

@@ -84,9 +84,13 @@ static mn_status take_result(void *user, const mn_step_result *result)
     p->correct += result->correct;
     p->skipped += result->skipped;
     p->nonfinite += result->nonfinite;
+    p->retries += result->retries;
     if (!mn_list_append(&run->step_results, result, 1))
         return mn_error_set(&run->error, MN_ERR_MEMORY, "no memory for the results of steps");
     MN_TRY(mn_event_step(run, result));
+    if (mn_grad_scaler_is_enabled(run->scaler))
+        MN_TRY(
+            mn_event_troubles(run, mn_skips_take(&p->skips, result, &run->options.scaler), result));
     if (run->options.progress)
         tell_progress(run, result);
     return MN_OK;
@@ -144,6 +148,7 @@ mn_status mn_run_micro_step(mn_run *run, const mn_batch *batch, double weight, b
         .clip_norm = run->options.clip_norm,
         .window_complete = last,
         .step = run->progress.step + 1,
+        .retry = run->trainer.retries,
         .trainer = &run->trainer,
     };
     mn_scope scope = mn_scope_begin(run->context);
@@ -152,23 +157,78 @@ mn_status mn_run_micro_step(mn_run *run, const mn_batch *batch, double weight, b
     return status;
 }
 
+/* The loader's next batch, which is kept if the window may have to be run again. */
+static mn_status take_batch(mn_run *run, int64_t left, mn_batch *batch)
+{
+    MN_TRY(mn_loader_next(run->train, batch, &run->error));
+    if (batch->count < 1 || batch->count > left)
+        return mn_error_set(&run->error, MN_ERR_INTERNAL,
+                            "the loader gave %lld images where %lld were left in the window",
+                            (long long)batch->count, (long long)left);
+    int64_t pixels = batch->count * batch->height * batch->width * batch->channels;
+    if (!run->buffers || (mn_list_append(&run->kept_images, batch->images, (size_t)pixels) &&
+                          mn_list_append(&run->kept_labels, batch->labels, (size_t)batch->count)))
+        return MN_OK;
+    return mn_error_set(&run->error, MN_ERR_MEMORY, "no memory to keep a window for --retry");
+}
+
+/* The same batches again: only the last one of an epoch is smaller than --batch. */
+static mn_batch kept_batch(const mn_run *run, int64_t done, int64_t left)
+{
+    const mn_dataset_info *info = &run->info;
+    const float *images = run->kept_images.items;
+    const int64_t *labels = run->kept_labels.items;
+    return (mn_batch){.count = run->options.batch < left ? run->options.batch : left,
+                      .height = info->height,
+                      .width = info->width,
+                      .channels = info->channels,
+                      .images = images + done * info->height * info->width * info->channels,
+                      .labels = labels + done};
+}
+
+static mn_status attempt_window(mn_run *run, int64_t samples)
+{
+    for (int64_t done = 0, micro_step = 0; done < samples; micro_step++) {
+        mn_batch batch;
+        if (run->trainer.retries > 0)
+            batch = kept_batch(run, done, samples - done);
+        else
+            MN_TRY(take_batch(run, samples - done, &batch));
+        done += batch.count;
+        MN_TRY(mn_random_position(run->context, run->progress.step + 1, micro_step));
+        MN_TRY(
+            mn_run_micro_step(run, &batch, (double)batch.count / (double)samples, done == samples));
+    }
+    return MN_OK;
+}
+
+/* Until the step is applied, no scale is left, or attempts are used up. Waits for the device. */
+static mn_status settle_window(mn_run *run, int64_t samples)
+{
+    mn_grad_scaler_stats scaler;
+    bool skipped;
+    run->kept_images.count = run->kept_labels.count = 0;
+    MN_TRY(mn_module_buffers_save(run->buffers));
+    for (;;) {
+        MN_TRY(attempt_window(run, samples));
+        MN_TRY(mn_trainer_skipped(&run->trainer, &skipped));
+        if (!skipped)
+            return MN_OK;
+        MN_TRY(mn_module_buffers_restore(run->buffers));
+        MN_TRY(mn_grad_scaler_stats_get(run->scaler, &scaler));
+        if (scaler.collapsed || run->trainer.retries == run->options.retry)
+            return MN_OK;
+        mn_trainer_retry(&run->trainer);
+    }
+}
+
 static mn_status run_window(mn_run *run)
 {
     mn_run_progress *p = &run->progress;
     int64_t left = run->count - p->position;
     int64_t samples = run->window < left ? run->window : left;
-    for (int64_t done = 0, micro_step = 0; done < samples; micro_step++) {
-        mn_batch batch;
-        MN_TRY(mn_loader_next(run->train, &batch, &run->error));
-        if (batch.count < 1 || batch.count > samples - done)
-            return mn_error_set(&run->error, MN_ERR_INTERNAL,
-                                "the loader gave %lld images where %lld were left in the window",
-                                (long long)batch.count, (long long)(samples - done));
-        done += batch.count;
-        MN_TRY(mn_random_position(run->context, p->step + 1, micro_step));
-        MN_TRY(
-            mn_run_micro_step(run, &batch, (double)batch.count / (double)samples, done == samples));
-    }
+    run->trainer.retries = 0;
+    MN_TRY(run->buffers ? settle_window(run, samples) : attempt_window(run, samples));
     p->position += samples;
     p->step++;
     run->steps_here++;
@@ -222,6 +282,9 @@ static mn_status measure_epoch(mn_run *run, mn_epoch_result *r)
     r->seconds = mn_clock_seconds() - run->epoch_started;
     r->skipped_steps = p->skipped;
     r->nonfinite = p->nonfinite;
+    r->skipped_warmup = p->skips.warmup;
+    r->skipped_growth = p->skips.growth;
+    r->retries = p->retries;
     r->scale = scaler.scale;
     r->peak_tensor_bytes = run->peak;
     r->peak_rss_bytes = mn_peak_rss();
@@ -354,6 +417,10 @@ static mn_train_result *make_result(mn_run *run)
         .step_count = owned->steps.count,
         .step_results = owned->steps.items,
         .total_steps = run->progress.step,
+        .skipped_steps = run->progress.skipped,
+        .skipped_warmup = run->progress.skips.warmup,
+        .skipped_growth = run->progress.skips.growth,
+        .retries = run->progress.retries,
         .seconds = mn_clock_seconds() - run->started,
         .cancelled = run->cancelled,
         .collapsed_step = run->collapsed_step,

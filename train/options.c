@@ -21,7 +21,7 @@ mn_train_options mn_train_options_default(void)
         .momentum = 0.9,
         .weight_decay = 5e-4,
         .schedule = MN_SCHEDULE_COSINE,
-        .gamma = 0.1,
+        .gamma = (double)NAN,
         .clip_norm = (double)INFINITY,
         .scaler = mn_grad_scaler_options_default(),
         .seed = 1,
@@ -124,6 +124,7 @@ static mn_status check_integers(const mn_train_options *o, mn_error *error)
         {"--limit", o->limit, 0},
         {"--checkpoint-every", o->checkpoint_every, 0},
         {"--warmup", o->warmup, 0},
+        {"--retry", o->retry, 0},
         {"--step-size", o->step_size, o->schedule == MN_SCHEDULE_STEP},
     };
     MN_TRY(mn_check_integers(rules, sizeof rules / sizeof *rules, error));
@@ -182,6 +183,13 @@ static mn_status check_choices(const mn_train_options *o, mn_error *error)
     if (o->schedule == MN_SCHEDULE_ONE_CYCLE && o->warmup > 0)
         return mn_error_set(error, MN_ERR_ARGUMENT,
                             "--warmup is not for --schedule onecycle, which warms up itself");
+    if (o->schedule != MN_SCHEDULE_STEP && (o->step_size > 0 || !isnan(o->gamma)))
+        return mn_error_set(error, MN_ERR_ARGUMENT, "%s is of --schedule step, not of %s",
+                            o->step_size > 0 ? "--step-size" : "--gamma",
+                            mn_schedule_name(o->schedule));
+    if (o->resume_anyway && !o->resume)
+        return mn_error_set(error, MN_ERR_ARGUMENT,
+                            "--resume-anyway needs --resume, the checkpoint to go on from");
     if (o->checkpoint_every > 0 && !o->checkpoint)
         return mn_error_set(error, MN_ERR_ARGUMENT,
                             "--checkpoint-every needs --checkpoint, the file to write");
@@ -205,6 +213,8 @@ mn_status mn_train_options_read(const mn_train_options *given, mn_train_options 
     MN_TRY(check_choices(options, error));
     if (mn_isnan_f64(options->lr))
         options->lr = mn_default_lr(options->optimizer);
+    if (isnan(options->gamma))
+        options->gamma = MN_DEFAULT_GAMMA;
     MN_TRY(check_integers(options, error));
     return check_numbers(options, error);
 }

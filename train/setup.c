@@ -164,6 +164,10 @@ static mn_status open_model(mn_run *run)
     /* bf16 has the exponents of f32: only f16 needs a scale. */
     scaler.enabled = o->amp == MN_F16;
     run->scaler = mn_grad_scaler_create(run->context, &scaler);
+    if (o->retry > 0 && scaler.enabled) {
+        run->buffers = mn_module_buffers_create(run->model);
+        MN_TRY(mn_error_status(run->context));
+    }
     return mn_trainer_open(&run->trainer, run->context);
 }
 
@@ -234,6 +238,8 @@ mn_status mn_run_open(mn_run *run, const mn_train_options *options)
     MN_TRY(mn_allocator_read(chosen, &run->allocator, &run->error));
     run->step_results = mn_list_new(chosen, sizeof(mn_step_result));
     run->epoch_results = mn_list_new(chosen, sizeof(mn_epoch_result));
+    run->kept_images = mn_list_new(chosen, sizeof(float));
+    run->kept_labels = mn_list_new(chosen, sizeof(int64_t));
     mn_out_init(&run->json, chosen);
     return open_all(run);
 }
@@ -257,6 +263,7 @@ void mn_run_close(mn_run *run)
     mn_loader_free(run->validation);
     mn_loader_free(run->test);
     mn_trainer_close(&run->trainer);
+    mn_module_buffers_free(run->buffers);
     mn_grad_scaler_free(run->scaler);
     mn_optimizer_free(run->optimizer);
     mn_module_free(run->model);
@@ -265,5 +272,7 @@ void mn_run_close(mn_run *run)
     mn_dataset_free(run->own_test);
     mn_list_free(&run->step_results);
     mn_list_free(&run->epoch_results);
+    mn_list_free(&run->kept_images);
+    mn_list_free(&run->kept_labels);
     mn_out_free(&run->json);
 }

@@ -27,6 +27,8 @@ double mn_default_lr(const char *optimizer);
 /* Whether there is such a choice of parameters; and its rounding. */
 bool mn_parameters_known(const char *parameters, mn_rounding *rounding);
 
+#define MN_DEFAULT_GAMMA 0.1
+
 /* Copies options over the defaults and checks every value. */
 mn_status mn_train_options_read(const mn_train_options *given, mn_train_options *options,
                                 mn_error *error);
@@ -42,9 +44,10 @@ struct mn_trainer {
     mn_tensor *ring;      /* f64 [MN_RING_ROWS, MN_RECORD_SIZE]; owned */
     int64_t period;       /* windows between two reads */
     int64_t ended, taken; /* windows enqueued, and read */
+    int64_t retries;      /* attempts at this window before the current one */
     bool reported;        /* this window has reported a micro-batch */
     struct {
-        int64_t step, epoch;
+        int64_t step, epoch, retries;
         bool reported;
     } rows[MN_RING_ROWS];
     double host[MN_RING_ROWS * MN_RECORD_SIZE];
@@ -59,6 +62,32 @@ bool mn_trainer_due(const mn_trainer *trainer);
 /* Waits for the device and hands every result not yet read to sink, oldest first. */
 typedef mn_status (*mn_result_sink)(void *user, const mn_step_result *result);
 mn_status mn_trainer_collect(mn_trainer *trainer, mn_result_sink sink, void *user);
+/* Waits for the device: whether the step that the last window has ended with was skipped. */
+mn_status mn_trainer_skipped(mn_trainer *trainer, bool *skipped);
+/* Takes the last window back: it will be run again, and then reported in its place. */
+void mn_trainer_retry(mn_trainer *trainer);
+
+/* Tells skips that dynamic loss scaling is meant to have from trouble. An overflow is an attempt at
+ * a step that was not applied.
+ *   warm-up  until a step has been applied, the scale is searching
+ *   growth   one overflow at a scale higher than that of the step before: it had grown too far
+ *   trouble  MN_SKIPS_IN_ROW overflows after warm-up with no applied step in between; more than
+ *            MN_SKIPS_IN_WINDOW of the last MN_SKIP_WINDOW steps after warm-up overflowed, growth
+ *            left out; an overflow at a scale of at most 1; a scale that is down to min_scale */
+#define MN_SKIPS_IN_ROW    4
+#define MN_SKIPS_IN_WINDOW 10
+#define MN_SKIP_WINDOW     100
+enum { MN_TROUBLE_ROW = 1, MN_TROUBLE_RATE = 2, MN_TROUBLE_LOW = 4, MN_TROUBLE_FLOOR = 8 };
+typedef struct mn_skips {
+    int64_t applied;        /* steps */
+    int64_t warmup, growth; /* skipped steps of these kinds */
+    int64_t in_row;         /* overflows after warm-up since a step was applied */
+    int64_t recent[2];      /* a bit for each step of the window, newest lowest; half in each */
+    double scale;           /* of the step before */
+} mn_skips;
+/* Takes in the next step's result; returns the troubles that there are then. */
+unsigned mn_skips_take(mn_skips *skips, const mn_step_result *result,
+                       const mn_grad_scaler_options *scaler);
 
 /* A batch in host memory as tensors of the scope. */
 mn_status mn_batch_upload(mn_context *context, const mn_batch *batch, mn_tensor **images,
@@ -74,7 +103,8 @@ typedef struct mn_run_progress {
     int64_t epoch;    /* complete epochs */
     int64_t position; /* images of the current epoch that steps have seen */
     int64_t step;     /* steps, applied or skipped */
-    int64_t skipped, nonfinite;
+    int64_t skipped, nonfinite, retries;
+    mn_skips skips; /* where there is loss scaling */
     /* Of the current epoch: sum of loss * samples, samples right, samples. */
     double loss_sum;
     int64_t correct, samples;
@@ -104,6 +134,11 @@ typedef struct mn_run {
     mn_optimizer *optimizer;
     mn_grad_scaler *scaler;
     mn_trainer trainer;
+    /* For retries, else NULL and empty: the model's buffers, images (f32) and labels (i64) of the
+     * window. */
+    mn_module_buffers *buffers;
+    mn_list kept_images, kept_labels;
+    unsigned warned;    /* of which troubles */
     int64_t parameters; /* numbers in all parameters */
     int64_t count;      /* images of an epoch */
     int64_t window;     /* images of a whole window */
@@ -161,6 +196,8 @@ mn_train_result *mn_train_collapsible(const mn_train_options *options, mn_error 
 /* events.c: lines for options.log. */
 mn_status mn_event_start(mn_run *run);
 mn_status mn_event_step(mn_run *run, const mn_step_result *result);
+/* A warning for each trouble that this process has not told yet, also to the notice callback. */
+mn_status mn_event_troubles(mn_run *run, unsigned troubles, const mn_step_result *result);
 mn_status mn_event_epoch(mn_run *run, const mn_epoch_result *result);
 mn_status mn_event_end(mn_run *run);
 

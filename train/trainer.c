@@ -1,5 +1,5 @@
-/* train/trainer.c: the usual micro-step, and the ring through which results of steps reach the host
- * without a step waiting for the device. */
+/* train/trainer.c: the usual micro-step, the ring through which results of steps reach the host
+ * without a step waiting for the device, and what skipped steps say of a run. */
 #include "train/train.h"
 
 #include <math.h>
@@ -58,6 +58,7 @@ mn_status mn_trainer_end_window(mn_trainer *trainer, const mn_step *step, int64_
     trainer->rows[row].step = step->step;
     trainer->rows[row].epoch = epoch;
     trainer->rows[row].reported = trainer->reported;
+    trainer->rows[row].retries = trainer->retries;
     trainer->ended++;
     trainer->reported = false;
     return mn_error_status(trainer->context);
@@ -79,7 +80,21 @@ static mn_step_result row_result(const mn_trainer *trainer, int64_t row)
         .grad_norm = values[MN_REPORT_NORM],
         .skipped = values[MN_REPORT_OUTCOME] == (double)MN_STEP_SKIPPED,
         .nonfinite = values[MN_REPORT_NONFINITE] != 0.0,
+        .retries = trainer->rows[row].retries,
     };
+}
+
+mn_status mn_trainer_skipped(mn_trainer *trainer, bool *skipped)
+{
+    MN_TRY(mn_tensor_read(trainer->ring, trainer->host, sizeof trainer->host));
+    *skipped = row_result(trainer, (trainer->ended - 1) % MN_RING_ROWS).skipped;
+    return MN_OK;
+}
+
+void mn_trainer_retry(mn_trainer *trainer)
+{
+    trainer->ended--;
+    trainer->retries++;
 }
 
 mn_status mn_trainer_collect(mn_trainer *trainer, mn_result_sink sink, void *user)
@@ -94,6 +109,49 @@ mn_status mn_trainer_collect(mn_trainer *trainer, mn_result_sink sink, void *use
     }
     return MN_OK;
 }
+
+/* ---- what skips say -------------------------------------------------------------------------- */
+
+static int bits(int64_t word)
+{
+    int count = 0;
+    for (; word != 0; word &= word - 1)
+        count++;
+    return count;
+}
+
+unsigned mn_skips_take(mn_skips *s, const mn_step_result *r, const mn_grad_scaler_options *o)
+{
+    const int64_t half = (INT64_C(1) << MN_SKIP_WINDOW / 2) - 1;
+    const int64_t overflows = r->retries + r->skipped;
+    /* Of the last attempt that overflowed; factors other than powers of two leave a rounding. */
+    const double scale = r->skipped ? r->scale : r->scale / o->backoff_factor;
+    const bool warm = s->applied > 0, grown = overflows == 1 && scale > 1.0001 * s->scale;
+    const bool low =
+        o->min_scale > 0 && o->min_scale < o->init_scale && r->scale <= (double)(float)o->min_scale;
+    unsigned troubles = low ? MN_TROUBLE_FLOOR : 0;
+    if (overflows > 0 && scale <= 1)
+        troubles |= MN_TROUBLE_LOW;
+    if (r->skipped)
+        *(warm ? &s->growth : &s->warmup) += !warm || grown;
+    if (warm) {
+        s->in_row += overflows;
+        s->recent[1] = (s->recent[1] << 1 | s->recent[0] >> (MN_SKIP_WINDOW / 2 - 1)) & half;
+        s->recent[0] = (s->recent[0] << 1 | (overflows > 0 && !grown)) & half;
+    }
+    if (s->in_row >= MN_SKIPS_IN_ROW)
+        troubles |= MN_TROUBLE_ROW;
+    if (bits(s->recent[0]) + bits(s->recent[1]) > MN_SKIPS_IN_WINDOW)
+        troubles |= MN_TROUBLE_RATE;
+    if (!r->skipped) {
+        s->applied++;
+        s->in_row = 0;
+    }
+    s->scale = r->scale;
+    return troubles;
+}
+
+/* ---- the usual micro-step -------------------------------------------------------------------- */
 
 static mn_status finish_window(mn_step *step)
 {
