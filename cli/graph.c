@@ -261,6 +261,10 @@ static form choose_form(const settings *set)
     static const char *const endings[FORMS] = {".txt", ".json", ".dot", ".svg"};
     const char *name = set->json ? "json" : set->format;
     const char *dot = set->output != NULL && name == NULL ? strrchr(set->output, '.') : NULL;
+    if (set->json && set->format != NULL && strcmp(set->format, "json") != 0) {
+        cli_say(EXIT_USAGE, "--json and --format \"%.200s\" exclude each other", set->format);
+        return FORMS;
+    }
     form found = name == NULL && set->output == NULL ? TABLE : FORMS;
     for (int i = 0; i < FORMS; i++)
         if ((name != NULL && strcmp(name, names[i]) == 0) ||
