@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LABELLED = 100 }; /* calls, up to which edges have labels */
+
 /* One use of a tensor. Sorted, those of a storage stand together, in the order of calls. */
 typedef struct use {
     uint64_t storage;
@@ -237,8 +239,11 @@ static void put_nodes(picture *p)
     }
 }
 
+/* Layout of a larger graph takes minutes if labels have to find a place, or if edges that cross the
+ * picture have a say in it. */
 static void put_edges(picture *p)
 {
+    const bool small = p->trace->blocks.count <= LABELLED;
     for (int64_t i = 0; i < p->trace->blocks.count; i++) {
         const mn_trace_entry *entry = entry_at(p, i);
         for (int slot = 0; slot < entry->input_count; slot++) {
@@ -251,7 +256,11 @@ static void put_edges(picture *p)
                 mn_put(&p->out, "n%" PRId64, maker->entry);
             else
                 mn_put(&p->out, "s%" PRIu64, tensor->storage);
-            mn_put(&p->out, " -> n%" PRId64 " [%slabel=\"", i, kept ? "style=dotted," : "");
+            mn_put(&p->out, " -> n%" PRId64 " [%s%s=\"", i,
+                   !kept   ? ""
+                   : small ? "style=dotted,"
+                           : "style=dotted,constraint=false,",
+                   small ? "label" : "tooltip");
             put_tensor(&p->out, tensor);
             mn_put(&p->out, "\"];\n");
         }
@@ -274,7 +283,8 @@ static void put_legend(mn_json_out *out)
 
 static void draw(picture *p, const mn_trace_dot_options *o)
 {
-    mn_put(&p->out, "digraph trace {\ngraph [fontname=Helvetica,labelloc=t,label=\"");
+    mn_put(&p->out, "digraph trace {\ngraph "
+                    "[fontname=Helvetica,labelloc=t,newrank=true,nslimit=1,nslimit1=1,label=\"");
     put_name(&p->out, o->title ? o->title : "");
     mn_put(&p->out, "\"];\nnode [fontname=Helvetica,fontsize=11,height=0.3,margin=\"0.1,0.04\"];\n"
                     "edge [fontname=Helvetica,fontsize=8,color=\"#666666\"];\n");

@@ -889,7 +889,8 @@ typedef struct mn_trace_dot_options {
 } mn_trace_dot_options;
 MN_API mn_trace_dot_options mn_trace_dot_options_default(void);
 /* The trace as a graph in Graphviz's language: calls as nodes in the colour of their result's
- * dtype, grouped by layer, tensors as edges from who wrote them last. *text, which a zero ends, is
+ * dtype, grouped by layer, tensors as edges from who wrote them last, labelled (for more than 100
+ * calls, which Graphviz would take long to lay out, by tooltips). *text, which a zero ends, is
  * given back with mn_buffer_free; *bytes counts the zero. NULL and 0 on failure. */
 MN_API mn_status mn_trace_dot(const mn_trace *trace, const mn_trace_dot_options *options,
                               char **text, size_t *bytes);
