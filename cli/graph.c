@@ -313,7 +313,7 @@ static int show(const pass *p, const settings *set, form what)
 int cli_graph(settings *set)
 {
     const form what = choose_form(set);
-    pass p = {NULL};
+    pass p = {.context = NULL};
     mn_error error = {MN_OK, ""};
     if (what == FORMS)
         return EXIT_USAGE;
