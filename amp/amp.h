@@ -9,8 +9,7 @@ mn_tensor *mn_grad_scaler_record(mn_grad_scaler *scaler);
 /* Load with a dry run: apply false only checks. */
 mn_status mn_grad_scaler_load(mn_grad_scaler *scaler, const mn_state_dict *dict, bool apply);
 /* Rule overrides of the context as "op=RULE,op=RULE" in op order ("" if none), for the identity of
- * a run; and the reverse. */
+ * a run; the reverse of mn_autocast_set_rules. */
 mn_status mn_autocast_rules_text(mn_context *context, char *buffer, size_t size);
-mn_status mn_autocast_set_rules(mn_context *context, const char *text);
 
 #endif

@@ -82,9 +82,7 @@ static mn_tensor *from_shadow(mn_tensor *x, mn_dtype dtype)
     mn_shadow *shadow = &x->leaf->shadow[dtype == MN_BF16];
     if (shadow->storage && shadow->version == x->storage->version) {
         mn_tensor *view = mn_tensor_view(shadow->storage, 0, dtype, x->ndim, x->shape);
-        if (view)
-            mn_observe_shadow(x, view);
-        return view;
+        return view && mn_observe_shadow(x, view) == MN_OK ? view : NULL;
     }
     mn_tensor *made = mn_dispatch1(x->context, MN_OP_cast, &x, 1, &attributes);
     if (!made)
@@ -128,14 +126,18 @@ static mn_dtype widest(mn_tensor *const *inputs, int count)
     return dtype;
 }
 
-static mn_cast_rule rule_of(const mn_context *context, const mn_op *op)
+static mn_cast_choice choose(const mn_context *context, const mn_op *op, mn_dtype region)
 {
     const mn_autocast *autocast = context->slots[MN_SLOT_AMP].state;
+    mn_cast_choice choice = {
+        .active = true, .region = region, .rule = op->rule[context->device->type]};
     for (int i = 0; i < MN_OP_COUNT; i++) {
-        if (op == &mn_ops[i] && autocast->overridden[i])
-            return autocast->rules[i];
+        if (op == &mn_ops[i] && autocast->overridden[i]) {
+            choice.rule = autocast->rules[i];
+            choice.overridden = true;
+        }
     }
-    return op->rule[context->device->type];
+    return choice;
 }
 
 /* Inputs written in place are left alone: a cast of them would be written instead; and so are all
@@ -162,8 +164,7 @@ mn_status mn_autocast_inputs(mn_context *context, const mn_op *op, mn_tensor **i
     const mn_dtype dtype = mn_autocast_dtype(context);
     if (dtype == MN_F32)
         return MN_OK;
-    *choice = (mn_cast_choice){.active = true, .region = dtype, .rule = rule_of(context, op)};
-    context->cast = *choice;
+    context->cast = *choice = choose(context, op, dtype);
     context->cast.is_cast = true; /* of what is dispatched until the op itself is */
     switch (choice->rule) {
     case MN_CAST_LOWER:

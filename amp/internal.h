@@ -4,6 +4,7 @@
 
 #include "amp/amp.h"
 #include "autograd/section.h"
+#include "core/json_write.h"
 
 typedef struct mn_autocast {
     mn_sections regions;
@@ -16,6 +17,27 @@ mn_autocast *mn_autocast_state(mn_context *context);
 /* Casts an op's inputs by its rule: the context's cast hook. */
 mn_status mn_autocast_inputs(mn_context *context, const mn_op *op, mn_tensor **inputs, int count,
                              mn_cast_choice *choice);
+
+/* One call; its tensors, first the inputs, and its strings lie behind it. */
+typedef struct mn_trace_block {
+    struct mn_trace_block *next; /* among the spare ones */
+    size_t bytes;
+    mn_trace_entry entry;
+    mn_trace_tensor tensors[];
+} mn_trace_block;
+
+struct mn_trace {
+    mn_observer observer; /* first */
+    mn_context *context;
+    mn_trace_options options;
+    mn_list blocks; /* mn_trace_block *, with room for the pending one and all spare ones */
+    int64_t lost;
+    mn_trace_block *pending; /* of the call that is running */
+    mn_trace_block *spare;   /* made by rehearsals, in order, for calls that must not fail */
+    int64_t spare_count;
+    bool rehearsed; /* the last call was a rehearsal */
+    bool full;      /* a call had no place */
+};
 
 struct mn_grad_scaler {
     mn_context *context;

@@ -19,6 +19,8 @@ typedef struct settings {
     double margin;
     int64_t warmup;
     bool batch_given, data_given;
+    const char *format, *output;
+    bool forward_only, step;
 } settings;
 
 typedef struct command {
@@ -73,6 +75,7 @@ int cli_eval(settings *set);
 int cli_compare(settings *set);
 int cli_bench(settings *set);
 int cli_models(settings *set);
+int cli_graph(settings *set);
 int cli_ops(settings *set);
 int cli_info(settings *set);
 

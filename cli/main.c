@@ -38,6 +38,12 @@ static const command commands[] = {
      "without\n"
      "gradients takes at once beside the parameters, in FP32.\n",
      "data device threads json", cli_models},
+    {"graph", "one forward and backward pass op by op, as a table or a picture",
+     "What ran under which cast rule, in which dtypes, and how it was served. Pictures need "
+     "Graphviz;\n"
+     "--format dot gives what it reads.\n",
+     "model data device threads amp batch rules momentum format output forward-only step json",
+     cli_graph},
     {"ops", "the table of ops: cast rule, kernels per dtype, differentiable", "", "json", cli_ops},
     {"info", "version, compiler, processor features and the kernels chosen", "",
      "device threads json", cli_info},

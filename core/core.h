@@ -135,6 +135,7 @@ typedef struct mn_cast_choice {
     bool active;       /* in an enabled region, ... */
     mn_dtype region;   /* ... of this dtype, in which ... */
     mn_cast_rule rule; /* ... this rule fired */
+    bool overridden;   /* the rule is this context's, not the table's */
     bool f32_output;   /* FP32_OUT fired on a 16-bit input */
     bool is_cast;      /* the op is a cast that autocast makes for another one */
 } mn_cast_choice;
@@ -190,6 +191,8 @@ struct mn_context {
     bool closed;
     mn_cast_choice cast;            /* about the op that is being applied */
     struct mn_observer *observers;  /* NULL: nobody looks on */
+    struct mn_observer *observer;   /* that is told next, while they are told of a call */
+    bool observing;                 /* a call is told of: what it makes is not */
     struct mn_store_counts *stores; /* where calls count their 16-bit stores; NULL: they do not */
     uint64_t storages;              /* made so far */
     bool in_backward;

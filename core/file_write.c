@@ -132,3 +132,24 @@ mn_status mn_file_write(const char *path, mn_file_content content, const void *u
     close(out.file); /* after the flush it has nothing to report */
     return status == MN_OK ? sync_folder(&out) : status;
 }
+
+/* Bytes in memory. */
+typedef struct memory {
+    const void *data;
+    size_t bytes;
+} memory;
+
+static mn_status put_memory(mn_file_out *out, const void *user)
+{
+    const memory *m = user;
+    return mn_file_put(out, m->data, m->bytes);
+}
+
+mn_status mn_file_save(const char *path, const void *data, size_t bytes, mn_error *error)
+{
+    const memory m = {data, bytes};
+    if (!path || !*path || (!data && bytes > 0))
+        return mn_error_fill(error, MN_ERR_ARGUMENT, "file_save: %s",
+                             path && *path ? "data is NULL" : "there is no path");
+    return mn_file_write(path, put_memory, &m, error);
+}

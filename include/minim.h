@@ -593,6 +593,18 @@ typedef enum mn_cast_rule {
 } mn_cast_rule;
 MN_API const char *mn_cast_rule_name(mn_cast_rule rule);
 
+/* How a call of an op was served. */
+typedef enum mn_served_by {
+    MN_SERVED_NONE = 0,      /* not at all */
+    MN_SERVED_KERNEL = 1,    /* by an own fast kernel */
+    MN_SERVED_REFERENCE = 2, /* by the plain kernel */
+    MN_SERVED_WIDENED = 3,   /* by the f32 kernel, with casts around it */
+    MN_SERVED_VIEW = 4,      /* nothing had to run */
+    MN_SERVED_SHADOW = 5     /* a cast, by a parameter's 16-bit copy that was there already */
+} mn_served_by;
+/* "kernel", "reference", ...; static storage. */
+MN_API const char *mn_served_by_name(mn_served_by served);
+
 /* One row of the op table. Strings are static. */
 typedef struct mn_op_info {
     const char *name;
@@ -843,6 +855,67 @@ MN_API mn_dtype mn_autocast_dtype(const mn_context *context);
  * mn_autocast_reset_rules. */
 MN_API mn_status mn_autocast_set_rule(mn_context *context, const char *op, mn_cast_rule rule);
 MN_API mn_status mn_autocast_reset_rules(mn_context *context);
+/* Replaces all overrides by those of "op=RULE,op=RULE" (NULL: none), rules named as
+ * mn_cast_rule_name does. */
+MN_API mn_status mn_autocast_set_rules(mn_context *context, const char *text);
+
+/* A record of every call of an op from begin to end: what ran, under which rule, in which dtypes.
+ * Tensors are told apart by the number of their storage, and none is kept alive. Several may be
+ * open at once. Recording needs host memory, whose lack fails the call that was to be recorded. */
+typedef struct mn_trace mn_trace;
+typedef struct mn_trace_options {
+    size_t size;
+    int64_t limit; /* entries kept, default 100000; more are only counted */
+} mn_trace_options;
+MN_API mn_trace_options mn_trace_options_default(void);
+MN_API mn_trace *mn_trace_begin(mn_context *context, const mn_trace_options *options);
+/* No more is recorded; what was stays until free, which also ends. Both accept NULL. */
+MN_API void mn_trace_end(mn_trace *trace);
+MN_API void mn_trace_free(mn_trace *trace);
+
+/* A tensor as it was during the call. */
+typedef struct mn_trace_tensor {
+    bool present; /* false: an optional input that was not given; the rest is then 0 or "" */
+    bool written; /* an output, or an input that was written in place */
+    mn_dtype dtype;
+    int ndim;
+    int64_t shape[MN_MAX_DIMS];
+    uint64_t storage;      /* equal for tensors that share memory, such as views and what backward
+                              reads of forward */
+    const char *parameter; /* its name if it is a parameter, else "" */
+} mn_trace_tensor;
+typedef struct mn_trace_entry {
+    const char *op;    /* as in the table of ops, or of a custom op */
+    const char *layer; /* path; backward: of the op whose gradient it makes; "": none */
+    mn_direction direction;
+    const char *backward_of; /* the op whose backward applied this one; "": none */
+    bool in_region;          /* inside an autocast region that is on: the next three tell of it */
+    mn_dtype region;
+    mn_cast_rule rule; /* that fired; of a cast that autocast made, the rule of its reason */
+    bool overridden;   /* the rule is not that of the table of ops */
+    bool is_cast;      /* a cast that autocast made for the next op */
+    mn_served_by served;
+    int input_count, output_count;
+    const mn_trace_tensor *inputs, *outputs; /* as the op got them, after autocast */
+} mn_trace_entry;
+/* How many entries there are, how many came after the limit, and entry i in the order of calls
+ * (false: out of range), whose pointers live as long as the trace. */
+MN_API int64_t mn_trace_count(const mn_trace *trace);
+MN_API int64_t mn_trace_lost(const mn_trace *trace);
+MN_API bool mn_trace_get(const mn_trace *trace, int64_t index, mn_trace_entry *entry);
+
+typedef struct mn_trace_dot_options {
+    size_t size;
+    const char *title; /* default NULL: none */
+    bool legend;       /* default true */
+} mn_trace_dot_options;
+MN_API mn_trace_dot_options mn_trace_dot_options_default(void);
+/* The trace as a graph in Graphviz's language: calls as nodes in the colour of their result's
+ * dtype, grouped by layer, tensors as edges from who wrote them last, labelled (for more than 100
+ * calls, which Graphviz would take long to lay out, by tooltips). *text, which a zero ends, is
+ * given back with mn_buffer_free; *bytes counts the zero. NULL and 0 on failure. */
+MN_API mn_status mn_trace_dot(const mn_trace *trace, const mn_trace_dot_options *options,
+                              char **text, size_t *bytes);
 
 typedef struct mn_grad_scaler mn_grad_scaler;
 typedef struct mn_grad_scaler_options {
@@ -942,6 +1015,8 @@ MN_API mn_status mn_state_dict_to_buffer(mn_state_dict *dict, void **data, size_
 MN_API mn_state_dict *mn_state_dict_from_buffer(mn_context *context, const void *data,
                                                 size_t bytes);
 MN_API void mn_buffer_free(mn_context *context, void *data, size_t bytes);
+/* Writes any bytes in the way of mn_state_dict_write. *error, which may be NULL, names the path. */
+MN_API mn_status mn_file_save(const char *path, const void *data, size_t bytes, mn_error *error);
 
 /* Save and load of optimizers ("optimizer.<parameter>.momentum_buffer", and PyTorch's other names
  * exp_avg, exp_avg_sq, square_avg; groups do not show), scalers ("scaler.scale", ...) and averages

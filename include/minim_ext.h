@@ -151,14 +151,6 @@ MN_API int mn_call_threads(const mn_call *call);
 
 /* ---- checking an op -------------------------------------------------------------------------- */
 
-/* How a call of some dtype is served. */
-typedef enum mn_served_by {
-    MN_SERVED_NONE,
-    MN_SERVED_KERNEL,    /* by the device's kernel */
-    MN_SERVED_REFERENCE, /* by the reference kernel */
-    MN_SERVED_WIDENED    /* by the f32 kernel, inputs and outputs converted */
-} mn_served_by;
-
 typedef struct mn_op_check_options {
     size_t size;
     const void *attributes; /* op->attribute_bytes bytes; NULL (default): all zero */

@@ -336,7 +336,7 @@ mn_status mn_dispatch(mn_context *context, const mn_op *op, mn_tensor *const *in
     MN_TRY(check_inputs(context, op, inputs, input_count));
     start_call(context, op, inputs, input_count, attributes, &call);
     MN_TRY(infer_outputs(context, &call, f32_output));
-    if (context->observers)
+    if (context->observers && !context->observing)
         MN_TRY(mn_observe(context, &call, inputs, results, serve));
     else
         MN_TRY(serve(context, &call, inputs, results));

@@ -9,6 +9,8 @@ void mn_observer_add(mn_context *context, mn_observer *observer)
 
 void mn_observer_remove(mn_context *context, mn_observer *observer)
 {
+    if (context->observer == observer)
+        context->observer = observer->next;
     for (mn_observer **at = &context->observers; *at; at = &(*at)->next) {
         if (*at == observer) {
             *at = observer->next;
@@ -41,53 +43,68 @@ static mn_observed describe(const mn_context *context, const mn_call *call,
         .layer = context->backward_layer ? context->backward_layer : mn_name_path(context),
         .backward_of = context->backward_of,
         .cast = context->cast,
-        .served = call->op->flags & MN_OP_VIEW ? MN_SERVED_NONE
+        .served = call->op->flags & MN_OP_VIEW ? MN_SERVED_VIEW
                                                : mn_op_served_by(context, call->op, dtype),
         .rehearsing = context->rehearsing,
     };
 }
 
-/* Nobody looks on while an observer works. */
-static void tell_after(mn_context *context, mn_observer *observers, const mn_observed *call)
+static mn_status tell_before(mn_context *context, mn_observed *call)
 {
-    context->observers = NULL;
-    for (mn_observer *at = observers; at && mn_ok(context); at = at->next)
-        if (at->after && !call->rehearsing)
+    mn_status status = MN_OK;
+    context->observing = true;
+    for (mn_observer *at = context->observers; at && status == MN_OK; at = context->observer) {
+        context->observer = at->next;
+        if (at->before)
+            status = at->before(at, context, call);
+    }
+    return status;
+}
+
+/* Of a call that was served; ends the telling in any case. */
+static void tell_after(mn_context *context, const mn_observed *call, mn_status served)
+{
+    bool ran = served == MN_OK && !call->rehearsing;
+    for (mn_observer *at = ran ? context->observers : NULL; at; at = context->observer) {
+        context->observer = at->next;
+        if (at->after)
             at->after(at, context, call);
-    context->observers = observers;
+    }
+    context->observer = NULL;
+    context->observing = false;
 }
 
 mn_status mn_observe(mn_context *context, mn_call *call, mn_tensor *const *inputs,
                      mn_tensor **outputs, mn_serve_fn serve)
 {
-    mn_observer *observers = context->observers;
     mn_observed seen = describe(context, call, inputs, outputs);
-    mn_status status = MN_OK;
-    context->observers = NULL;
-    for (mn_observer *at = observers; at && status == MN_OK; at = at->next)
-        status = at->before ? at->before(at, context, &seen) : MN_OK;
+    mn_status status = tell_before(context, &seen);
     if (status == MN_OK) {
         context->stores = call->stores = seen.stores;
         status = serve(context, call, inputs, outputs);
         context->stores = NULL;
     }
-    context->observers = observers;
-    if (status == MN_OK)
-        tell_after(context, observers, &seen);
+    tell_after(context, &seen, status);
     return status;
 }
 
-void mn_observe_shadow(mn_tensor *parameter, mn_tensor *shadow)
+mn_status mn_observe_shadow(mn_tensor *parameter, mn_tensor *shadow)
 {
     mn_context *context = parameter->context;
     const mn_cast_attributes attributes = {shadow->dtype};
-    const mn_observed seen = {.op = &mn_ops[MN_OP_cast],
-                              .attributes = &attributes,
-                              .inputs = &parameter,
-                              .input_count = 1,
-                              .outputs = &shadow,
-                              .layer = mn_name_path(context),
-                              .cast = context->cast};
-    if (context->observers)
-        tell_after(context, context->observers, &seen);
+    mn_tensor *output = NULL;
+    mn_observed seen = {.op = &mn_ops[MN_OP_cast],
+                        .attributes = &attributes,
+                        .inputs = &parameter,
+                        .input_count = 1,
+                        .outputs = &output,
+                        .layer = mn_name_path(context),
+                        .cast = context->cast,
+                        .served = MN_SERVED_SHADOW};
+    if (!context->observers || context->observing)
+        return MN_OK;
+    mn_status status = tell_before(context, &seen);
+    output = shadow;
+    tell_after(context, &seen, status);
+    return status;
 }

@@ -56,14 +56,16 @@ typedef struct mn_observed {
     const char *layer; /* path; backward: of the op whose gradient it is; "" outside of any */
     const mn_op *backward_of; /* op whose backward applies this one; NULL for none */
     mn_cast_choice cast;
-    mn_served_by served;     /* NONE: a view, or a cast served by a parameter's 16-bit shadow */
+    mn_served_by served;
     mn_store_counts *stores; /* before the call an observer may say where its stores are counted */
     bool rehearsing;         /* a call that is to come is rehearsed: it does not run */
 } mn_observed;
-/* Told of every call that dispatch serves, those that observers make themselves and the parts of a
- * widened one left out; either function may be NULL. before may fail (a call is then refused),
- * after may not: what it needs it gets in before, which a rehearsed call meets as well. Not owned:
- * it stays where it is until removed; removing twice is harmless. */
+/* Told of every call that dispatch serves and of every cast that a parameter's shadow serves, those
+ * that observers make themselves and the parts of a widened one left out; either function may be
+ * NULL. before may fail (a call is then refused), after may not: what it needs it gets in before,
+ * which a rehearsed call meets as well. Not owned: it stays where it is until removed, which it may
+ * be at any time; removing twice is harmless. One that is added while a call is told of may be told
+ * of what comes after it alone. */
 typedef struct mn_observer mn_observer;
 struct mn_observer {
     mn_observer *next;
@@ -72,8 +74,8 @@ struct mn_observer {
 };
 void mn_observer_add(mn_context *context, mn_observer *observer);
 void mn_observer_remove(mn_context *context, mn_observer *observer);
-/* Tells them of a cast that a parameter's shadow served. */
-void mn_observe_shadow(mn_tensor *parameter, mn_tensor *shadow);
+/* Tells them of a cast that a parameter's shadow serves. */
+mn_status mn_observe_shadow(mn_tensor *parameter, mn_tensor *shadow);
 
 /* What has to be the same for a check of the op to count: parts with "; " between them. */
 void mn_op_record(const mn_context *context, const mn_op *op, char *text, size_t size);

@@ -35,7 +35,7 @@ expect 2 'usage: minim COMMAND' "$minim"
 expect 0 'usage: minim COMMAND' "$minim" --help
 expect 0 '^minim [0-9]+\.[0-9]+\.[0-9]+$' "$minim" --version
 expect 2 'unknown command "trian"' "$minim" trian
-for command in train eval compare bench models ops info; do
+for command in train eval compare bench models graph ops info; do
     expect 0 "usage: minim $command" "$minim" "$command" --help
 done
 expect 0 'default 256' "$minim" eval --help
@@ -115,6 +115,40 @@ expect 0 '^  ms/step +[0-9]' "$minim" bench --model resnet8 --steps 2 --batch 2 
     fail "ops: out of its column: $(cat out)"
 expect 0 ': 1 step, ' "$minim" train $data --steps 1
 
+# a pass op by op
+expect 0 '^conv2d +conv2 +forward +LOWER +f16 +f16 f16 f16 +f16 +kernel$' "$minim" graph --amp fp16
+grep -qE '^relu_backward +relu1 +backward +- +- +f16 f16 +f16 ' out || fail "graph: $(cat out)"
+grep -q update out && fail "graph: a step that nobody asked for"
+expect 0 '^sgd_step +- +update ' "$minim" graph --amp fp16 --step --model resnet8 --data synthetic:9x9x3:4
+expect 0 '^relu +relu1 +forward +FP32\* +bf16 +f32 +f32 ' "$minim" graph --amp bf16 --rules relu=FP32 --forward-only
+grep -q backward out && fail "graph: a backward pass in spite of --forward-only"
+expect 0 '^digraph' "$minim" graph --format dot
+"$minim" graph --amp fp16 --batch 3 --output graph.dot || fail "graph --output graph.dot"
+grep -q '\[3,28,28,1\] f32' graph.dot || fail "graph.dot: not the batch of 3"
+"$minim" graph --output graph.txt --threads 1 || fail "graph --output graph.txt"
+grep -qE '^op +layer' graph.txt || fail "graph.txt is no table"
+expect 2 'ends in none of' "$minim" graph --output graph.pdf
+expect 2 'ends in none of' "$minim" graph --output graph
+expect 2 '--format: expected table' "$minim" graph --format png
+expect 2 'exclude each other' "$minim" graph --format dot --json
+expect 2 '--step needs' "$minim" graph --step --forward-only
+expect 1 'no such op in "nothing=KEEP"' "$minim" graph --rules nothing=KEEP
+expect 1 'at least 12x12' "$minim" graph --data synthetic:4x4x1:3
+echo kept >old.svg
+expect 1 'needs Graphviz' env PATH=/nowhere "$minim" graph --output old.svg
+[ "$(cat old.svg)" = kept ] || fail "graph: a failure changed the file"
+mkdir -p bin
+printf '#!/bin/sh\nexit 3\n' >bin/dot
+chmod +x bin/dot
+expect 1 'dot: Graphviz failed' env PATH="$work/bin" "$minim" graph --output old.svg
+[ "$(cat old.svg)" = kept ] || fail "graph: a failed dot changed the file"
+rm -r bin old.svg graph.dot graph.txt
+if command -v dot >/dev/null; then
+    for model in lenet5 cnn-small resnet8; do # labelled edges, and many
+        expect 0 '</svg>' "$minim" graph --model $model --amp fp16 --step --format svg
+    done
+fi
+
 # broken data files
 mkdir idx
 printf '\0\0\10\3\0\0\0\2\0\0\0\34\0\0\0\34' >idx/train-images-idx3-ubyte
@@ -187,6 +221,7 @@ if command -v python3 >/dev/null; then
     "$minim" bench --steps 3 --warmup 1 --batch 8 --json | json bench
     "$minim" models --json --data synthetic:9x9x1:4 | json models
     "$minim" ops --json | json ops
+    "$minim" graph --json --step --amp fp16 | json graph
     "$minim" info --json | json info
     "$minim" compare $data --epochs 1 --report report --json | json compare
     json report <report/report.json

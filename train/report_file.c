@@ -40,12 +40,6 @@ mn_status mn_report_folder(const mn_allocator *allocator, const char *path, mn_e
     return fail(error, path, "make this folder");
 }
 
-static mn_status put_page(mn_file_out *out, const void *user)
-{
-    const mn_json_out *page = user;
-    return mn_file_put(out, page->text.items, (size_t)page->text.count);
-}
-
 mn_status mn_report_save(mn_json_out *page, const char *folder, const char *name, mn_error *error)
 {
     mn_json_out path;
@@ -56,7 +50,7 @@ mn_status mn_report_save(mn_json_out *page, const char *folder, const char *name
     if (!text)
         mn_error_set(&local, MN_ERR_MEMORY, "no memory for a path");
     else
-        mn_file_write(text, put_page, page, &local);
+        mn_file_save(text, page->text.items, (size_t)page->text.count, &local);
     mn_out_free(&path);
     return local.status == MN_OK ? MN_OK
                                  : mn_error_set(error, local.status, "report: %s", local.message);
