@@ -110,7 +110,8 @@ static const char *objection(const mn_leaf *leaf, const mn_pass *pass)
 
 mn_status mn_leaf_admits(mn_tensor *tensor, const mn_pass *pass)
 {
-    const char *text = tensor->leaf ? objection(tensor->leaf, pass) : NULL;
+    const char *text =
+        tensor->leaf && !tensor->context->keeps_gradients ? objection(tensor->leaf, pass) : NULL;
     if (!text)
         return MN_OK;
     const char *name = mn_tensor_name(tensor);
@@ -120,6 +121,8 @@ mn_status mn_leaf_admits(mn_tensor *tensor, const mn_pass *pass)
 mn_status mn_leaf_accumulate(mn_tensor *tensor, mn_tensor *gradient, const mn_pass *pass)
 {
     mn_context *context = tensor->context;
+    if (context->keeps_gradients)
+        return MN_OK;
     mn_leaf *leaf = mn_tensor_leaf(tensor);
     if (leaf && !leaf->grad)
         leaf->grad = mn_tensor_new_unscoped(context, tensor->dtype == MN_F64 ? MN_F64 : MN_F32,

@@ -18,6 +18,7 @@ typedef struct settings {
     int64_t seeds;
     double margin;
     int64_t warmup;
+    mn_shadow_options shadow;
     bool batch_given, data_given;
     const char *format, *output;
     bool forward_only, step;
@@ -74,6 +75,7 @@ int cli_train(settings *set);
 int cli_eval(settings *set);
 int cli_compare(settings *set);
 int cli_bench(settings *set);
+int cli_shadow(settings *set);
 int cli_models(settings *set);
 int cli_graph(settings *set);
 int cli_ops(settings *set);

@@ -32,6 +32,17 @@ static const command commands[] = {
      "sets\n"
      "their size.\n",
      "model data device threads amp batch steps warmup json", cli_bench},
+    {"shadow", "a model in FP32 and in 16 bit side by side: the error of every op",
+     "Runs --batches batches forward and backward in both precisions, with the same weights and\n"
+     "dropout masks, and changes nothing. error: an op's largest difference to FP32 over the\n"
+     "largest magnitude in FP32; rms: the norm of all differences over FP32's; local: the error\n"
+     "that the op itself adds, against f32 with the same inputs. Ops whose rms is past "
+     "--tolerance\n"
+     "are marked; the exit status is 0 all the same. In backward a large error with a small rms "
+     "is\n"
+     "an element for which relu or a maximum decided otherwise.\n",
+     "checkpoint model data device threads amp batches batch tolerance seed rules json",
+     cli_shadow},
     {"models", "what each model costs: parameters, operations, memory per image",
      "For one image of the size that --data gives. \"Kept\" are the bytes of a training step's\n"
      "forward pass that wait for backward; the last column is the most that a forward pass "

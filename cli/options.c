@@ -42,6 +42,13 @@ static const option options[] = {
     {"forward-only", NULL, "leave the backward pass out", FLAG, AT(forward_only), 0, NULL},
     {"step", NULL, "with the scaler's and the optimizer's step", FLAG, AT(step), 0, NULL},
     {"checkpoint", "FILE", "checkpoint to evaluate", TEXT, AT(train.checkpoint), 0, "eval"},
+    {"checkpoint", "FILE", "checkpoint to check (default: a new model)", TEXT, AT(train.checkpoint),
+     0, "shadow"},
+    {"amp", "MODE", "bf16 (default) or fp16", AMP, AT(shadow.dtype), 0, "shadow"},
+    {"batches", "N", "batches to run (default 1)", WHOLE, AT(shadow.batches), 1, NULL},
+    {"batch", "N", "images of a batch (default 64)", WHOLE, AT(train.batch), 1, "shadow"},
+    {"tolerance", "X", "largest rms that is not marked (default 0.25 for fp16, 0.5 for bf16)",
+     NUMBER, AT(shadow.tolerance), 0, NULL},
     {"steps", "N", "timed steps (default 50)", WHOLE, AT(train.steps), 1, "bench"},
     {"warmup", "N", "steps before timing starts (default 5)", WHOLE, AT(warmup), 0, "bench"},
     {"data", "SPEC", "fashion-mnist[:DIR] (default), mnist:DIR, synthetic:HxWxC:CLASSES[:COUNT]",
@@ -116,6 +123,7 @@ settings cli_defaults(void)
     set.seeds = 1;
     set.margin = 0.6;
     set.warmup = 5;
+    set.shadow = mn_shadow_options_default();
     return set;
 }
 

@@ -201,6 +201,7 @@ struct mn_context {
     bool create_graph; /* backward is itself recorded */
     bool rehearsing;   /* dispatch does all but the work: what can run out of memory does so now */
     bool no_grad;      /* inside a no-grad section */
+    bool keeps_gradients; /* backward gives the leaves nothing */
     uint64_t errors_cleared;
     /* Counts scales of all scalers, so that each has a number of its own. */
     uint64_t last_scaling;

@@ -971,6 +971,69 @@ MN_API bool mn_grad_scaler_is_enabled(const mn_grad_scaler *scaler);
 MN_API mn_status mn_grad_scaler_set_scale(mn_grad_scaler *scaler, double scale);
 MN_API mn_status mn_grad_scaler_set_growth_interval(mn_grad_scaler *scaler, int64_t interval);
 
+/* Builds the loss (one element) of batch `batch`, counted from 0, from the caller's model and data,
+ * in the region that the check has opened: it opens none itself, runs no backward from the loss,
+ * and steps nothing. Called twice or more for each batch, it must do the same each time; only in
+ * which ops it runs may depend on mn_autocast_dtype. NULL: it has failed. */
+typedef mn_tensor *(*mn_shadow_fn)(mn_context *context, int64_t batch, void *user);
+typedef struct mn_shadow_options {
+    size_t size;
+    mn_dtype dtype;    /* MN_BF16 (default) or MN_F16 */
+    double tolerance;  /* of mn_shadow_row.rms; default NAN: 0.25 for f16, 0.5 for bf16, which the
+                          gradients of a deep network do not reach */
+    double loss_scale; /* of backward in both precisions, so that it leaves no trace in the errors;
+                          default 0: 1 for bf16; for f16 the largest power of two up to 65536 with
+                          which no gradient of batch 0 overflows (65536 if there is none) */
+    int64_t batches;   /* default 1 */
+    bool backward;     /* default true: also backward from the loss, if it requires a gradient */
+} mn_shadow_options;
+MN_API mn_shadow_options mn_shadow_options_default(void);
+
+/* One call of an op, the worst over its outputs and all batches. Errors are relative to the result
+ * in FP32. NaN: not measured, also where FP32 itself has nothing but rounding (a sum that cancels).
+ * INFINITY: something is not finite where FP32 is, or is not 0 where all of FP32 is. */
+typedef struct mn_shadow_row {
+    const char *layer; /* path, "" for none; backward: of the op whose gradient it is */
+    const char *op;
+    const char *backward_of; /* op whose backward made the call, else "" */
+    mn_direction direction;
+    int64_t occurrence; /* which of the calls that are alike in all of the above, from 0 */
+    mn_dtype dtype;     /* of its result in the 16-bit run */
+    double error;       /* largest difference / largest magnitude; near 1 in backward where a single
+                           relu or maximum decides otherwise, which is no fault */
+    double rms;         /* sqrt(sum of squared differences / sum of squares) */
+    double local_error; /* as error, to what the op gives in f32 for the inputs that it got, before
+                           autocast cast them: what the op itself adds */
+    int64_t nonfinite;  /* elements, of all batches, that are not finite where FP32's are */
+    int64_t compared, unmatched; /* batches; unmatched: only one precision made the call, or its
+                                    results differ in size or were written since */
+} mn_shadow_row;
+
+typedef struct mn_shadow_report {
+    int64_t row_count; /* in the order of the calls */
+    const mn_shadow_row *rows;
+    int64_t first;           /* first row whose rms is past the tolerance; -1: none */
+    int64_t worst_local;     /* row of the largest local error; -1: all are 0 */
+    int64_t past, unmatched; /* rows past the tolerance; rows with unmatched batches */
+    double loss_fp32, loss;  /* means over the batches */
+    int64_t batches;         /* this and the next two: as chosen */
+    mn_dtype dtype;
+    double tolerance;
+    double loss_scale; /* as used; 1 without backward */
+} mn_shadow_report;
+
+/* Runs every batch in FP32 and in 16 bit, with the same weights, random position and dropout masks,
+ * and compares the floating results of every op, backward included. Casts, views and ops that only
+ * write in place have no row: their effect shows in the ops that read it. An op that takes no f32
+ * has no local error. Nothing stays changed: no gradient of a leaf is touched, and what ops write
+ * into tensors that were there before (running statistics) is put back bit for bit, which counts as
+ * a write; what the function writes by mn_tensor_write or mn_tensor_data_mut is not. Keeps the
+ * results of a whole batch, forward and backward, in f32, and waits for the device at every op.
+ * NULL on failure, also of the function. The report outlives the context. */
+MN_API mn_shadow_report *mn_shadow_check(mn_context *context, mn_shadow_fn function, void *user,
+                                         const mn_shadow_options *options);
+MN_API void mn_shadow_report_free(mn_shadow_report *report);
+
 /* ---------------------------------------------------------------------------------------------
  * State dictionaries and checkpoint files
  * ------------------------------------------------------------------------------------------ */
@@ -1479,6 +1542,21 @@ typedef struct mn_bench_result {
 /* Throughput and memory of whole training steps on synthetic data, after warm-up. */
 MN_API mn_status mn_bench(const mn_bench_options *options, mn_bench_result *result,
                           mn_error *error);
+
+typedef struct mn_shadow_model_options {
+    size_t size;
+    const char *checkpoint; /* whose model is checked, on the data set's test part; or NULL */
+    const char *model;      /* else a new one of this name, on the training part; default lenet5 */
+    const char *data;       /* NULL: as the checkpoint says, or fashion-mnist */
+    const char *rules;      /* as in mn_train_options; NULL: the checkpoint's, or none */
+    int64_t batch;          /* images of a batch, default 64 */
+    mn_shadow_options check;
+    mn_context_options context;
+} mn_shadow_model_options;
+MN_API mn_shadow_model_options mn_shadow_model_options_default(void);
+/* mn_shadow_check of a training step's loss, in training mode. NULL on failure, which fills *error.
+ */
+MN_API mn_shadow_report *mn_shadow_model(const mn_shadow_model_options *options, mn_error *error);
 
 #ifdef __cplusplus
 }

@@ -35,7 +35,7 @@ expect 2 'usage: minim COMMAND' "$minim"
 expect 0 'usage: minim COMMAND' "$minim" --help
 expect 0 '^minim [0-9]+\.[0-9]+\.[0-9]+$' "$minim" --version
 expect 2 'unknown command "trian"' "$minim" trian
-for command in train eval compare bench models graph ops info; do
+for command in train eval compare bench shadow models graph ops info; do
     expect 0 "usage: minim $command" "$minim" "$command" --help
 done
 expect 0 'default 256' "$minim" eval --help
@@ -108,6 +108,27 @@ expect 0 '^lenet5 needs images of at least 12x12, these are 4x7$' "$minim" model
 grep -qE '^resnet8 +[0-9]' out || fail "models: $(cat out)"
 expect 1 'at least 1' "$minim" models --data synthetic:4x4x0:3
 expect 0 '^  ms/step +[0-9]' "$minim" bench --model resnet8 --steps 2 --batch 2 --warmup 0
+
+# FP32 and 16 bit side by side: a row an op, marks and a summary; past the tolerance is no failure
+small="--data synthetic:12x12x1:3:64 --model cnn-small --batch 16"
+expect 0 'bf16 against FP32, 2 batches, loss .*: no op is past the tolerance 0.5;' "$minim" shadow $small --batches 2
+grep -qE '^conv1 conv2d +forward +bf16 +[0-9]' out || fail "shadow: $(cat out)"
+grep -qE '^bn1 batch_norm_backward +backward +bf16 +[0-9]' out || fail "shadow: $(cat out)"
+grep -q PAST out && fail "shadow: $(cat out)"
+expect 0 'ops past the tolerance 1e-05, first conv1 conv2d;' "$minim" shadow $small --amp fp16 --tolerance 1e-5
+grep -qE '^conv1 conv2d .*  PAST$' out || fail "shadow: $(cat out)"
+expect 0 '^\{"amp":"bf16",.*"rows":\[\{"layer":"conv1","op":"conv2d","backward_of":"","direction":"forward",' \
+    "$minim" shadow $small --json --rules relu=FP32
+[ "$(wc -l <out)" = 1 ] || fail "shadow --json: not one line"
+grep -q '"op":"relu","backward_of":"","direction":"forward","occurrence":0,"dtype":"f32"' out || fail "shadow --rules"
+expect 0 'train' "$minim" train --data synthetic:12x12x1:3:64 --model cnn-small --steps 2 --checkpoint shadow.st
+cp shadow.st shadow.old
+expect 0 'no op is past' "$minim" shadow --checkpoint shadow.st --batches 20
+same shadow.st shadow.old
+expect 1 'must be f16 or bf16' "$minim" shadow $small --amp off
+expect 1 'No such file' "$minim" shadow --checkpoint nothing.st
+expect 2 '--batches: expected a whole number' "$minim" shadow --batches 0
+expect 1 'tolerance must not be negative' "$minim" shadow $small --tolerance -1
 
 # the table of ops keeps its columns, and one step is one step
 "$minim" ops | awk 'NR == 1 { at = index($0, "autocast") } /^$/ { exit }

@@ -44,7 +44,7 @@ while IFS= read -r line; do
     fi
 done < <(sed -n 's/^    //p' "$source/docs/numerics.md")
 [ "$quoted" -gt 40 ] || fail "docs/numerics.md: only $quoted lines are quoted"
-for program in bits sums loss_scaling overflow swallowed_updates clip_after_unscale; do
+for program in bits sums loss_scaling overflow swallowed_updates clip_after_unscale shadow; do
     grep -q "^    \$ build/example_$program" "$source/docs/numerics.md" ||
         fail "docs/numerics.md says nothing of examples/$program.c"
 done

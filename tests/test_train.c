@@ -1,5 +1,4 @@
-/* tests/test_train.c: runs: learning, windows, exact resume, identity, events, cancelling,
- * evaluation, bench, and what happens when options, files or memory are bad. */
+/* Runs: learning, windows, resume, identity, cancelling, evaluation, bench, and what is bad. */
 #include "minim.h"
 #include "tests/support_counting.h"
 #include "train/train.h"

@@ -98,19 +98,7 @@ mn_status mn_evaluate(mn_module *model, mn_loader *loader, mn_dtype amp, mn_metr
 
 /* ---- a checkpoint's model -------------------------------------------------------------------- */
 
-typedef struct evaluation {
-    mn_eval_options options;
-    mn_error error;
-    mn_context *context;
-    mn_state_dict *dict;
-    mn_dataset *dataset;
-    mn_loader *loader;
-    mn_module *model;
-    const char *name; /* of the model, static storage */
-    mn_dataset_info wanted;
-} evaluation;
-
-static mn_status read_options(evaluation *e, const mn_eval_options *given)
+static mn_status read_options(mn_evaluation *e, const mn_eval_options *given)
 {
     mn_eval_options *o = &e->options;
     *o = mn_eval_options_default();
@@ -124,7 +112,7 @@ static mn_status read_options(evaluation *e, const mn_eval_options *given)
     return mn_check_amp(o->amp, &e->error);
 }
 
-static mn_status wanted_number(evaluation *e, const char *key, int64_t *value)
+static mn_status wanted_number(mn_evaluation *e, const char *key, int64_t *value)
 {
     const char *text = mn_state_dict_get_string(e->dict, key);
     char *rest = NULL;
@@ -143,7 +131,7 @@ static mn_status wanted_number(evaluation *e, const char *key, int64_t *value)
     return MN_OK;
 }
 
-static mn_status read_identity(evaluation *e)
+static mn_status read_identity(mn_evaluation *e)
 {
     int64_t classes = 0;
     const char *model = mn_state_dict_get_string(e->dict, "model");
@@ -161,71 +149,89 @@ static mn_status read_identity(evaluation *e)
 }
 
 /* Before the model is made: a file that lies about sizes must not cost memory for them. */
-static mn_status open_eval_data(evaluation *e)
+static mn_status open_eval_data(mn_evaluation *e)
 {
     mn_loader_options options = mn_loader_options_default();
     const mn_allocator *allocator = &e->options.context.allocator;
     const char *spec = e->options.data;
-    if (!spec)
+    if (!spec && e->dict)
         spec = mn_state_dict_get_string(e->dict, "data");
     if (!spec || strcmp(spec, "memory") == 0)
         return mn_error_set(
             &e->error, MN_ERR_ARGUMENT,
             "the checkpoint does not say on which data it was trained: give --data");
-    e->dataset = mn_dataset_open(spec, false, allocator, &e->error);
+    e->dataset = mn_dataset_open(spec, !e->dict, allocator, &e->error);
     if (!e->dataset)
         return e->error.status;
-    MN_TRY(mn_check_fits(e->dataset, &e->wanted, spec, &e->error));
+    if (e->dict)
+        MN_TRY(mn_check_fits(e->dataset, &e->wanted, spec, &e->error));
+    else
+        e->wanted = mn_dataset_info_get(e->dataset);
     options.batch = e->options.batch;
     options.limit = e->options.limit;
     options.shuffle = false;
     options.allocator = *allocator;
-    MN_TRY(mn_checkpoint_normalization(e->dict, e->wanted.channels, &options.normalization));
+    MN_TRY(e->dict
+               ? mn_checkpoint_normalization(e->dict, e->wanted.channels, &options.normalization)
+               : mn_dataset_normalization(e->dataset, options.limit, &options.normalization,
+                                          &e->error));
     e->loader = mn_loader_create(e->dataset, &options, &e->error);
     return e->loader ? MN_OK : e->error.status;
 }
 
-static mn_status open_eval_model(evaluation *e)
+static mn_status open_eval_model(mn_evaluation *e)
 {
-    const char *rules = mn_state_dict_get_string(e->dict, "rules");
-    const char *parameters = mn_state_dict_get_string(e->dict, "parameters");
+    const char *rules = e->rules, *parameters = NULL;
+    if (e->dict) {
+        rules = rules ? rules : mn_state_dict_get_string(e->dict, "rules");
+        parameters = mn_state_dict_get_string(e->dict, "parameters");
+    }
     e->model =
         mn_model_for(e->context, e->name, parameters ? parameters : "f32", &e->wanted, &e->error);
+    MN_TRY(e->error.status);
     if (rules)
         MN_TRY(mn_autocast_set_rules(e->context, rules));
-    return mn_module_load_state(e->model, e->dict);
+    return e->dict ? mn_module_load_state(e->model, e->dict) : mn_error_status(e->context);
 }
 
-static mn_status evaluate_checkpoint(evaluation *e, mn_metrics *metrics)
+mn_status mn_evaluation_open(mn_evaluation *e)
 {
     e->context = mn_context_create(&e->options.context, &e->error);
     if (!e->context)
         return e->error.status;
-    e->dict = mn_state_dict_read(e->context, e->options.checkpoint);
-    MN_TRY(mn_error_status(e->context));
-    MN_TRY(read_identity(e));
+    if (e->options.checkpoint) {
+        e->dict = mn_state_dict_read(e->context, e->options.checkpoint);
+        MN_TRY(mn_error_status(e->context));
+        MN_TRY(read_identity(e));
+    }
     MN_TRY(open_eval_data(e));
-    MN_TRY(open_eval_model(e));
-    return mn_evaluate_loader(e->model, e->loader, e->options.amp, metrics, &e->error);
+    return open_eval_model(e);
+}
+
+void mn_evaluation_close(mn_evaluation *e)
+{
+    mn_loader_free(e->loader);
+    mn_dataset_free(e->dataset);
+    mn_module_free(e->model);
+    mn_state_dict_free(e->dict);
+    mn_context_free(e->context);
 }
 
 mn_status mn_eval_checkpoint(const mn_eval_options *options, mn_metrics *metrics,
                              const char **model_name, mn_error *error)
 {
-    evaluation e = {.name = NULL};
+    mn_evaluation e = {.name = NULL};
     mn_status status = read_options(&e, options);
     if (status == MN_OK && !metrics)
         status = mn_error_set(&e.error, MN_ERR_ARGUMENT, "evaluate: metrics is NULL");
     if (status == MN_OK)
-        status = evaluate_checkpoint(&e, metrics);
+        status = mn_evaluation_open(&e);
+    if (status == MN_OK)
+        status = mn_evaluate_loader(e.model, e.loader, e.options.amp, metrics, &e.error);
     if (status != MN_OK)
         mn_error_give(error, &e.error, e.context, status, "evaluate");
     else if (model_name)
         *model_name = e.name;
-    mn_loader_free(e.loader);
-    mn_dataset_free(e.dataset);
-    mn_module_free(e.model);
-    mn_state_dict_free(e.dict);
-    mn_context_free(e.context);
+    mn_evaluation_close(&e);
     return status;
 }

@@ -207,7 +207,24 @@ void mn_epoch_json(mn_json_out *json, const mn_epoch_result *result);
 void mn_config_json(mn_json_out *json, const mn_train_options *options, const char *model,
                     const char *data);
 
-/* evaluate.c: as mn_evaluate; the error stays in the context or goes to *error. */
+/* evaluate.c: a model and the data that it is run on, with the options of an evaluation: a
+ * checkpoint's and the test part, or, without a checkpoint, a new one by name and the training
+ * part. Close it also after a failure, when the error is in `error` or in the context. */
+typedef struct mn_evaluation {
+    mn_eval_options options;
+    const char *name;  /* of the model, static storage or the caller's */
+    const char *rules; /* in place of the checkpoint's; or NULL */
+    mn_error error;
+    mn_context *context;
+    mn_state_dict *dict;
+    mn_dataset *dataset;
+    mn_loader *loader;
+    mn_module *model;
+    mn_dataset_info wanted;
+} mn_evaluation;
+mn_status mn_evaluation_open(mn_evaluation *e);
+void mn_evaluation_close(mn_evaluation *e);
+/* As mn_evaluate; the error stays in the context or goes to *error. */
 mn_status mn_evaluate_loader(mn_module *model, mn_loader *loader, mn_dtype amp, mn_metrics *metrics,
                              mn_error *error);
 
