@@ -44,7 +44,6 @@ void mn_output(mn_infer *infer, int output, mn_dtype dtype, int ndim, const int6
 void mn_output_like(mn_infer *infer, int output, int input);
 /* dtype of sums and statistics over x: f64 for f64, else f32. */
 mn_dtype mn_wide_dtype(mn_dtype dtype);
-bool mn_is_16_bit(mn_dtype dtype); /* f16 or bf16 */
 /* x's dtype, or f32 where the cast rule asked for a 16-bit op's result in f32. */
 mn_dtype mn_result_dtype(const mn_infer *infer, mn_dtype dtype);
 

@@ -35,11 +35,13 @@ static mn_observed describe(const mn_context *context, const mn_call *call,
         .inputs = inputs,
         .input_count = call->input_count,
         .outputs = outputs,
+        .results = call->out,
         .direction = is_update(call->op) ? MN_UPDATE
                      : backward          ? MN_BACKWARD
                                          : MN_FORWARD,
         .layer = context->backward_layer ? context->backward_layer : mn_name_path(context),
         .backward_of = context->backward_of,
+        .gradient_of = context->gradient_of,
         .cast = context->cast,
         .served = call->op->flags & MN_OP_VIEW ? MN_SERVED_NONE
                                                : mn_op_served_by(context, call->op, dtype),
