@@ -73,6 +73,7 @@ int cli_eval(settings *set);
 int cli_compare(settings *set);
 int cli_bench(settings *set);
 int cli_models(settings *set);
+int cli_range(settings *set);
 int cli_ops(settings *set);
 int cli_info(settings *set);
 

@@ -1429,6 +1429,36 @@ typedef struct mn_compare_result {
 MN_API mn_compare_result *mn_compare(const mn_compare_options *options, mn_error *error);
 MN_API void mn_compare_result_free(mn_compare_result *result);
 
+/* What one format would make of a row. */
+typedef struct mn_range_fit {
+    double factor;         /* largest magnitude over the format's largest; above 1: overflows */
+    mn_monitor_fit plain;  /* of the values as they are */
+    int scale_log2;        /* gradients: largest power of two to scale by without overflow */
+    mn_monitor_fit scaled; /* gradients: at the loss scale of the whole run, see below */
+} mn_range_fit;
+typedef struct mn_range_row {
+    const mn_monitor_row *row;
+    bool exempt; /* stays f32 under autocast whatever the format: losses, statistics, sums */
+    mn_range_fit fit[2]; /* in f16, bf16 */
+} mn_range_row;
+typedef struct mn_range_result {
+    int count;
+    const mn_range_row *rows; /* in order of the first step's calls */
+    int64_t steps;
+    /* For f16, bf16, over the rows that are not exempt: whether the run was finite and no forward
+     * value overflows, the largest power of two that is a loss scale at which no gradient does,
+     * ... */
+    bool fits[2];
+    int scale_log2[2];
+    double lost[2]; /* ... and the largest share of a row's gradients that becomes 0 at it */
+} mn_range_result;
+/* Would the model fit into 16 bits? Trains it as mn_train does, with `amp` MN_F32 or MN_BF16 and a
+ * constant learning rate, for options->steps steps (0: 50), of a new model or from
+ * options->resume on, and measures the values of every op. Writes no file, and calls no callback
+ * but `notice`. NULL on failure, with *error filled; free with mn_range_result_free. */
+MN_API mn_range_result *mn_range(const mn_train_options *options, mn_error *error);
+MN_API void mn_range_result_free(mn_range_result *result);
+
 typedef struct mn_bench_options {
     size_t size;
     const char *model;                    /* default "lenet5" */

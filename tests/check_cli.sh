@@ -35,7 +35,7 @@ expect 2 'usage: minim COMMAND' "$minim"
 expect 0 'usage: minim COMMAND' "$minim" --help
 expect 0 '^minim [0-9]+\.[0-9]+\.[0-9]+$' "$minim" --version
 expect 2 'unknown command "trian"' "$minim" trian
-for command in train eval compare bench models ops info; do
+for command in train eval compare bench range models ops info; do
     expect 0 "usage: minim $command" "$minim" "$command" --help
 done
 expect 0 'default 256' "$minim" eval --help
