@@ -19,6 +19,7 @@ typedef struct training {
     mn_module *net;
     mn_optimizer *sgd;
     mn_grad_scaler *scaler;
+    mn_monitor *monitor; /* NULL: none */
 } training;
 
 static mn_module *make_net(mn_context *ctx)
@@ -69,6 +70,7 @@ static void open_training(training *t, const char *device, mn_kernel_set kernels
 
 static void close_training(training *t)
 {
+    mn_monitor_free(t->monitor);
     mn_grad_scaler_free(t->scaler);
     mn_optimizer_free(t->sgd);
     mn_module_free(t->net);
@@ -165,11 +167,13 @@ static bool is_state(training *t, const state *wanted)
 static const struct {
     const char *device;
     mn_kernel_set kernels;
-    bool adam;
-} kinds[] = {{"cpu", MN_KERNELS_AUTO, false},
-             {"cpu", MN_KERNELS_REFERENCE, false},
-             {"cpu-deferred", MN_KERNELS_AUTO, false},
-             {"cpu", MN_KERNELS_REFERENCE, true}};
+    bool adam, monitor;
+} kinds[] = {{"cpu", MN_KERNELS_AUTO, false, false},
+             {"cpu", MN_KERNELS_REFERENCE, false, false},
+             {"cpu-deferred", MN_KERNELS_AUTO, false, false},
+             {"cpu", MN_KERNELS_REFERENCE, true, false},
+             {"cpu", MN_KERNELS_AUTO, true, true},
+             {"cpu-deferred", MN_KERNELS_REFERENCE, false, true}};
 
 /* Allocation `fail` of the second step fails, or all from there on. The states are those that an
  * undisturbed run has after so many steps. False if the step made fewer. */
@@ -178,6 +182,8 @@ static bool fail_second_step(int kind, long fail, bool for_good, const state *st
     training t;
     open_training(&t, kinds[kind].device, kinds[kind].kernels, kinds[kind].adam);
     ck_assert_int_eq(step(&t), MN_OK);
+    /* Its first step is the one that makes its places. */
+    t.monitor = kinds[kind].monitor ? mn_monitor_create(t.ctx, NULL) : NULL;
     arm(&t, fail, for_good);
     mn_status status = step(&t);
     bool reached = disarm(&t);
@@ -334,7 +340,7 @@ int main(void)
     Suite *suite = suite_create("memory");
     TCase *tc = tcase_create("whole or not at all");
     tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, test_step_is_whole_or_not_at_all, 0, 3);
+    tcase_add_loop_test(tc, test_step_is_whole_or_not_at_all, 0, 6);
     tcase_add_loop_test(tc, test_use_gives_all_or_an_error, 0, 3);
     tcase_add_loop_test(tc, test_load_is_whole_or_not_at_all, 0, 3);
     suite_add_tcase(suite, tc);

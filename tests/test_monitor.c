@@ -654,6 +654,56 @@ START_TEST(limits_and_fits)
 }
 END_TEST
 
+/* ---- range ----------------------------------------------------------------------------------- */
+
+static const mn_range_row *range_at(const mn_range_result *r, const char *layer, const char *op,
+                                    mn_direction direction)
+{
+    for (int i = 0; i < r->count; i++)
+        if (strcmp(r->rows[i].row->layer, layer) == 0 && strcmp(r->rows[i].row->op, op) == 0 &&
+            r->rows[i].row->direction == direction)
+            return &r->rows[i];
+    ck_abort_msg("no row %s %s", layer, op);
+    return NULL;
+}
+
+START_TEST(range_of_a_run)
+{
+    mn_train_options options = mn_train_options_default();
+    options.data = "synthetic:28x28x1:10:64";
+    options.batch = 24;
+    options.steps = 5; /* more than an epoch */
+    options.amp = _i == 0 ? MN_F32 : MN_BF16;
+    options.context.threads = 1;
+    mn_error error;
+    mn_range_result *r = mn_range(&options, &error);
+    ck_assert_msg(r != NULL, "%s", error.message);
+    ck_assert(r->steps == 5 && r->fits[0] && r->fits[1]);
+    const mn_range_row *conv = range_at(r, "conv2", "conv2d", MN_FORWARD);
+    ck_assert(!conv->exempt && conv->row->calls == 5 && conv->fit[0].factor < 1);
+    ck_assert(range_at(r, "", "cross_entropy", MN_FORWARD)->exempt);
+    ck_assert(range_at(r, "conv2", "assign", MN_BACKWARD)->exempt);
+    const mn_range_row *slope = range_at(r, "", "cross_entropy_backward", MN_BACKWARD);
+    const int scale = slope->fit[0].scale_log2;
+    ck_assert(!slope->exempt && scale >= r->scale_log2[0] && r->scale_log2[0] < r->scale_log2[1]);
+    ck_assert(!mn_monitor_fit_get(slope->row, MN_F16, scale).overflows);
+    ck_assert(mn_monitor_fit_get(slope->row, MN_F16, scale + 1).overflows);
+    ck_assert(ldexp(slope->row->largest, scale) < 65520);
+    mn_range_result_free(r);
+    options.amp = MN_F16;
+    ck_assert_ptr_null(mn_range(&options, &error));
+    ck_assert_int_eq(error.status, MN_ERR_ARGUMENT);
+    options.amp = MN_F32;
+    options.lr = 40;
+    options.momentum = 0;
+    options.steps = 12;
+    r = mn_range(&options, NULL);
+    ck_assert(r && !r->fits[0]);
+    mn_range_result_free(r);
+    mn_range_result_free(NULL);
+}
+END_TEST
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static void run_out(mn_context *ctx)
@@ -696,6 +746,7 @@ int main(void)
     tcase_add_test(tcase, one_monitor_a_context);
     tcase_add_loop_test(tcase, gradients_of_gradients, 0, 2);
     tcase_add_test(tcase, limits_and_fits);
+    tcase_add_loop_test(tcase, range_of_a_run, 0, 2);
     tcase_add_test(tcase, without_memory);
     suite_add_tcase(suite, tcase);
     return mn_test_run(suite, CK_NOFORK);
