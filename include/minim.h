@@ -889,8 +889,8 @@ MN_API mn_float_limits mn_float_limits_get(mn_dtype dtype);
  * large, how small, how many not finite, what 16-bit stores turned into zero, which updates of
  * parameters were lost to rounding, and what was first not finite in each step. All is counted on
  * the device, by our own kernels, and nothing waits for it but mn_monitor_collect. While it is on
- * a step costs about as much again; off, or without a monitor, nothing. It needs some 3 KB per
- * place and a copy of the parameters, which count as tensors in mn_memory_stats. */
+ * a step takes about twice as long; off, or without a monitor, it costs nothing. It needs
+ * some 3 KB per place and a copy of the parameters, which count as tensors in mn_memory_stats. */
 typedef struct mn_monitor mn_monitor;
 typedef struct mn_monitor_options {
     size_t size;

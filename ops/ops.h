@@ -90,7 +90,7 @@ typedef enum mn_inspect_slot {
     MN_INSPECT_CALLS,
     MN_INSPECT_COUNT, /* elements */
     MN_INSPECT_ZEROS,
-    MN_INSPECT_INFINITIES,
+    MN_INSPECT_INFINITIES, /* next to NANS */
     MN_INSPECT_NANS,
     MN_INSPECT_LARGEST,  /* finite magnitude */
     MN_INSPECT_SMALLEST, /* bits of infinity minus those of the smallest that is not 0 */
