@@ -131,10 +131,12 @@ mn_status mn_leaf_accumulate(mn_tensor *tensor, mn_tensor *gradient, const mn_pa
         return context->error.status;
     static const mn_blend_attributes sum = {1, 1};
     mn_tensor *inputs[2] = {leaf->grad, gradient};
+    context->gradient_of = tensor;
     if (leaf->state == MN_GRAD_NONE)
         mn_dispatch1(context, MN_OP_assign, inputs, 2, NULL);
     else
         mn_dispatch1(context, MN_OP_blend, inputs, 2, &sum);
+    context->gradient_of = NULL;
     MN_TRY(mn_error_status(context));
     leaf->state = pass->state;
     leaf->scaling = pass->scaling;

@@ -78,6 +78,7 @@ int cli_bench(settings *set);
 int cli_shadow(settings *set);
 int cli_models(settings *set);
 int cli_graph(settings *set);
+int cli_range(settings *set);
 int cli_ops(settings *set);
 int cli_info(settings *set);
 

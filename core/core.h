@@ -198,9 +198,10 @@ struct mn_context {
     bool in_backward;
     const mn_op *backward_of; /* op whose backward runs, and its layer path; else NULL */
     const char *backward_layer;
-    bool create_graph; /* backward is itself recorded */
-    bool rehearsing;   /* dispatch does all but the work: what can run out of memory does so now */
-    bool no_grad;      /* inside a no-grad section */
+    const mn_tensor *gradient_of; /* leaf that a gradient is being added to; else NULL */
+    bool create_graph;            /* backward is itself recorded */
+    bool rehearsing; /* dispatch does all but the work: what can run out of memory does so now */
+    bool no_grad;    /* inside a no-grad section */
     bool keeps_gradients; /* backward gives the leaves nothing */
     uint64_t errors_cleared;
     /* Counts scales of all scalers, so that each has a number of its own. */

@@ -1034,6 +1034,109 @@ MN_API mn_shadow_report *mn_shadow_check(mn_context *context, mn_shadow_fn funct
                                          const mn_shadow_options *options);
 MN_API void mn_shadow_report_free(mn_shadow_report *report);
 
+/* -- numerics monitor: what 16 bits do to the numbers -- */
+
+/* What a floating dtype holds. Values between half of the smallest and the smallest normal one lose
+ * digits; what is at most half of the smallest becomes 0. */
+typedef struct mn_float_limits {
+    double largest, smallest_normal, smallest; /* 0 for dtypes that are not floating */
+} mn_float_limits;
+MN_API mn_float_limits mn_float_limits_get(mn_dtype dtype);
+
+/* Looks on while ops run and keeps, for each place where values are made, statistics of them: how
+ * large, how small, how many not finite, what 16-bit stores turned into zero, which updates of
+ * parameters were lost to rounding, and what was first not finite in each step. All is counted on
+ * the device, by our own kernels, and nothing waits for it but mn_monitor_collect. While it is on
+ * a step takes about twice as long; off, or without a monitor, it costs nothing. It needs
+ * some 3 KB per place and a copy of the parameters, which count as tensors in mn_memory_stats. */
+typedef struct mn_monitor mn_monitor;
+typedef struct mn_monitor_options {
+    size_t size;
+    bool updates; /* default true: updates lost to rounding, for which parameters are copied */
+} mn_monitor_options;
+MN_API mn_monitor_options mn_monitor_options_default(void);
+/* Starts enabled. Free with mn_monitor_free, before or after the context. */
+MN_API mn_monitor *mn_monitor_create(mn_context *context, const mn_monitor_options *options);
+MN_API void mn_monitor_free(mn_monitor *monitor);
+/* Begins a step, of that number in what is reported: what is not finite from here on is searched
+ * for anew. To be called before each step, retried ones as well, whether enabled or not. */
+MN_API mn_status mn_monitor_step(mn_monitor *monitor, int64_t step);
+/* Looks on or not, from here on; switch between steps, such as for every 100th of them.
+ * MN_ERR_STATE if another monitor looks on at the context: there may be one at a time. */
+MN_API mn_status mn_monitor_enable(mn_monitor *monitor, bool enabled);
+/* Waits for the device and brings to the host what the getters below give; their pointers are valid
+ * until the next collect. Counts are since creation. */
+MN_API mn_status mn_monitor_collect(mn_monitor *monitor);
+
+/* Bin i of a histogram counts finite values x with floor(log2 |x|) = MN_MONITOR_LOWEST + i. The
+ * first and the last bin hold what is smaller and larger as well (of f64). */
+#define MN_MONITOR_LOWEST (-150)
+#define MN_MONITOR_BINS   278
+/* One place: an output of an op in a layer and direction, in one dtype. Gradients appear as they
+ * are in backward, with the loss scale in them; after unscaling as what grad_unscale gives. */
+typedef struct mn_monitor_row {
+    const char *layer;       /* path; in backward that of the op whose gradient it is; "": none */
+    const char *op;          /* that ran */
+    const char *backward_of; /* op whose gradient that is part of; "": none */
+    const char *parameter;   /* the one that is cast, stepped, or whose gradient is summed or
+                                unscaled; "": none. "#N" if it has no name */
+    mn_direction direction;
+    mn_dtype dtype;
+    int output;
+    bool is_cast;      /* made by autocast, as an input of another op */
+    mn_cast_rule rule; /* autocast's for the op, or for the one whose gradient it is */
+    int64_t calls, count, zeros, infinities, nans;
+    double largest, smallest;      /* finite magnitudes, not 0; 0: there were none */
+    const int64_t *histogram;      /* [MN_MONITOR_BINS] */
+    int64_t stored, lost;          /* non-zero values stored in 16 bit; those that became 0. Of all
+                                      16-bit outputs of a call: in the row of the first of them */
+    int64_t updates, updates_lost; /* elements with a gradient or momentum in applied steps; those
+                                      of them that did not change */
+} mn_monitor_row;
+MN_API const mn_monitor_row *mn_monitor_rows(const mn_monitor *monitor, int *count);
+
+/* Why something became not finite. */
+typedef enum mn_overflow_cause {
+    MN_OVERFLOW_FORWARD = 0,  /* the op made it of finite values, in forward: no loss scale helps */
+    MN_OVERFLOW_BACKWARD = 1, /* likewise in backward, or in scaling the loss: a lower scale may */
+    MN_OVERFLOW_UPDATE = 2,   /* likewise in unscaling, clipping or stepping */
+    MN_OVERFLOW_INPUT = 3     /* an input was not finite and came from no op: data, a parameter */
+} mn_overflow_cause;
+/* The first op of a step with an output that is not finite. */
+typedef struct mn_overflow {
+    int64_t step;
+    int64_t order; /* of the call in its step, from 0 */
+    mn_overflow_cause cause;
+    const mn_monitor_row *row; /* where */
+    double largest;            /* finite magnitude in that output */
+    int64_t infinities, nans;  /* in it */
+    int input;                 /* INPUT: the first such one among the floating inputs, from 0 */
+    const char *input_name;    /* its name, if it is a parameter; else "" */
+} mn_overflow;
+/* Those of the steps since the last but one collect, oldest first; at most the last 64. */
+MN_API const mn_overflow *mn_monitor_overflows(const mn_monitor *monitor, int *count);
+/* "step 12: conv2: conv2d (forward, f16) is not finite; largest finite value 64512: no loss scale
+ * can mend that" into buffer; returns buffer. */
+MN_API const char *mn_overflow_describe(const mn_overflow *overflow, char *buffer, size_t size);
+
+typedef struct mn_monitor_totals {
+    int64_t stored[3], lost[3];    /* by mn_direction, of 16-bit stores */
+    int64_t updates, updates_lost; /* of parameters */
+    int64_t overflows;             /* steps with something not finite */
+} mn_monitor_totals;
+/* Sums over the rows, as collected. */
+MN_API mn_monitor_totals mn_monitor_totals_get(const mn_monitor *monitor);
+
+/* What would become of a row's finite values, not 0, multiplied by 2^shift and rounded to a dtype:
+ * shares in [0, 1], by the histogram's bins; `overflows` is exact. Of no values: all 0. */
+typedef struct mn_monitor_fit {
+    bool overflows;   /* the largest would become infinite */
+    double overflow;  /* share that would */
+    double subnormal; /* share that would lose digits */
+    double lost;      /* share that would become 0 */
+} mn_monitor_fit;
+MN_API mn_monitor_fit mn_monitor_fit_get(const mn_monitor_row *row, mn_dtype dtype, int shift);
+
 /* ---------------------------------------------------------------------------------------------
  * State dictionaries and checkpoint files
  * ------------------------------------------------------------------------------------------ */
@@ -1522,6 +1625,36 @@ typedef struct mn_compare_result {
 /* Trains the same run in several precisions and compares with FP32, paired by seed. */
 MN_API mn_compare_result *mn_compare(const mn_compare_options *options, mn_error *error);
 MN_API void mn_compare_result_free(mn_compare_result *result);
+
+/* What one format would make of a row. */
+typedef struct mn_range_fit {
+    double factor;         /* largest magnitude over the format's largest; above 1: overflows */
+    mn_monitor_fit plain;  /* of the values as they are */
+    int scale_log2;        /* gradients: largest power of two to scale by without overflow */
+    mn_monitor_fit scaled; /* gradients: at the loss scale of the whole run, see below */
+} mn_range_fit;
+typedef struct mn_range_row {
+    const mn_monitor_row *row;
+    bool exempt; /* stays f32 under autocast whatever the format: losses, statistics, sums */
+    mn_range_fit fit[2]; /* in f16, bf16 */
+} mn_range_row;
+typedef struct mn_range_result {
+    int count;
+    const mn_range_row *rows; /* in order of the first step's calls */
+    int64_t steps;
+    /* For f16, bf16, over the rows that are not exempt: whether the run was finite and no forward
+     * value overflows, the largest power of two that is a loss scale at which no gradient does,
+     * ... */
+    bool fits[2];
+    int scale_log2[2];
+    double lost[2]; /* ... and the largest share of a row's gradients that becomes 0 at it */
+} mn_range_result;
+/* Would the model fit into 16 bits? Trains it as mn_train does, with `amp` MN_F32 or MN_BF16 and a
+ * constant learning rate, for options->steps steps (0: 50), of a new model or from
+ * options->resume on, and measures the values of every op. Writes no file, and calls no callback
+ * but `notice`. NULL on failure, with *error filled; free with mn_range_result_free. */
+MN_API mn_range_result *mn_range(const mn_train_options *options, mn_error *error);
+MN_API void mn_range_result_free(mn_range_result *result);
 
 typedef struct mn_bench_options {
     size_t size;

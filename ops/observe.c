@@ -37,11 +37,13 @@ static mn_observed describe(const mn_context *context, const mn_call *call,
         .inputs = inputs,
         .input_count = call->input_count,
         .outputs = outputs,
+        .results = call->out,
         .direction = is_update(call->op) ? MN_UPDATE
                      : backward          ? MN_BACKWARD
                                          : MN_FORWARD,
         .layer = context->backward_layer ? context->backward_layer : mn_name_path(context),
         .backward_of = context->backward_of,
+        .gradient_of = context->gradient_of,
         .cast = context->cast,
         .served = call->op->flags & MN_OP_VIEW ? MN_SERVED_VIEW
                                                : mn_op_served_by(context, call->op, dtype),
@@ -92,12 +94,14 @@ mn_status mn_observe_shadow(mn_tensor *parameter, mn_tensor *shadow)
 {
     mn_context *context = parameter->context;
     const mn_cast_attributes attributes = {shadow->dtype};
+    const mn_view result = mn_tensor_as_view(shadow);
     mn_tensor *output = NULL;
     mn_observed seen = {.op = &mn_ops[MN_OP_cast],
                         .attributes = &attributes,
                         .inputs = &parameter,
                         .input_count = 1,
                         .outputs = &output,
+                        .results = &result,
                         .layer = mn_name_path(context),
                         .cast = context->cast,
                         .served = MN_SERVED_SHADOW};

@@ -52,9 +52,11 @@ typedef struct mn_observed {
         *inputs; /* as the kernel gets them, after autocast; optional ones may be NULL */
     int input_count;
     mn_tensor *const *outputs; /* [op->outputs]; NULL before the call */
+    const mn_view *results;    /* dtypes and shapes of the outputs, also before the call */
     mn_direction direction;
     const char *layer; /* path; backward: of the op whose gradient it is; "" outside of any */
-    const mn_op *backward_of; /* op whose backward applies this one; NULL for none */
+    const mn_op *backward_of;     /* op whose backward applies this one; NULL for none */
+    const mn_tensor *gradient_of; /* leaf to whose gradient this adds; NULL for none */
     mn_cast_choice cast;
     mn_served_by served;
     mn_store_counts *stores; /* before the call an observer may say where its stores are counted */
@@ -79,6 +81,52 @@ mn_status mn_observe_shadow(mn_tensor *parameter, mn_tensor *shadow);
 
 /* What has to be the same for a check of the op to count: parts with "; " between them. */
 void mn_op_record(const mn_context *context, const mn_op *op, char *text, size_t size);
+/* What a monitor knows of the values that come from one place: i64 [MN_INSPECT_SIZE] on the device,
+ * starting at 0. Whole numbers, so that neither order nor threads matter. Magnitudes are the bits
+ * of |x| as f64, which sort as the numbers do. */
+typedef enum mn_inspect_slot {
+    MN_INSPECT_CALLS,
+    MN_INSPECT_COUNT, /* elements */
+    MN_INSPECT_ZEROS,
+    MN_INSPECT_INFINITIES, /* next to NANS */
+    MN_INSPECT_NANS,
+    MN_INSPECT_LARGEST,  /* finite magnitude */
+    MN_INSPECT_SMALLEST, /* bits of infinity minus those of the smallest that is not 0 */
+    MN_INSPECT_STORES,   /* an mn_store_counts */
+    MN_INSPECT_UPDATES = MN_INSPECT_STORES + 2, /* elements of a parameter due to change, and */
+    MN_INSPECT_UNCHANGED,                       /* those of them that did not */
+    MN_INSPECT_HISTOGRAM, /* of floor(log2 |x|), x finite and not 0; the ends take what is beyond */
+    MN_INSPECT_SIZE = MN_INSPECT_HISTOGRAM + MN_MONITOR_BINS
+} mn_inspect_slot;
+/* First values of each step that are not finite: i64 [1 + MN_EVENTS][MN_EVENT_SIZE], a ring. Row 0
+ * holds how many there were (entry 0) and the key of the last one's step (entry 1). */
+enum { MN_EVENTS = 64 };
+typedef enum mn_event_slot {
+    MN_EVENT_STEP,
+    MN_EVENT_ORDER,
+    MN_EVENT_PLACE,
+    MN_EVENT_LARGEST,
+    MN_EVENT_INFINITIES,
+    MN_EVENT_NANS,
+    MN_EVENT_INPUT, /* 1 + the first input that was not finite either; 0: all were */
+    MN_EVENT_SIZE
+} mn_event_slot;
+typedef struct mn_inspect_attributes {
+    int64_t key;   /* of the step: it has an event if the ring's last key is this one */
+    int64_t step;  /* as users count */
+    int64_t order; /* of the call in the step */
+    int64_t place;
+} mn_inspect_attributes;
+typedef struct mn_watch_attributes {
+    int64_t after; /* 0: copies p, before a step; 1: compares */
+} mn_watch_attributes;
+/* Not in the table of ops: nobody but a monitor runs them. They never need memory.
+ *   inspect  adds x to a place and to the ring    (place, ring, x, up to 5 inputs x was made of)
+ *   watch    what a step did not change of p      (place, copy of p, p, g, record, momentum or
+ * none)
+ */
+extern const mn_op mn_inspect_op, mn_watch_op;
+
 /* How many calls were served by widening since the context was made. */
 uint64_t mn_widened_calls(const mn_context *context);
 /* How many calls of a built-in op there were. */
@@ -87,6 +135,7 @@ uint64_t mn_op_calls(const mn_context *context, mn_op_id id);
 /* dtype that a and b meet in, as PyTorch's promotion: f16 with bf16 gives f32; between kinds the
  * floating one; scalars (ndim 0) yield to tensors of the same kind. */
 mn_dtype mn_promote(const mn_view *a, const mn_view *b);
+bool mn_is_16_bit(mn_dtype dtype); /* f16 or bf16 */
 /* NumPy's broadcasting of two shapes; false if they do not fit. */
 bool mn_broadcast(const mn_view *a, const mn_view *b, int *ndim, int64_t *shape);
 

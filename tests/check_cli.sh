@@ -35,7 +35,7 @@ expect 2 'usage: minim COMMAND' "$minim"
 expect 0 'usage: minim COMMAND' "$minim" --help
 expect 0 '^minim [0-9]+\.[0-9]+\.[0-9]+$' "$minim" --version
 expect 2 'unknown command "trian"' "$minim" trian
-for command in train eval compare bench shadow models graph ops info; do
+for command in train eval compare bench range shadow models graph ops info; do
     expect 0 "usage: minim $command" "$minim" "$command" --help
 done
 expect 0 'default 256' "$minim" eval --help
@@ -107,6 +107,17 @@ expect 0 '^resnet20 +272474 +' "$minim" models --data synthetic:32x32x3:10
 expect 0 '^lenet5 needs images of at least 12x12, these are 4x7$' "$minim" models --data synthetic:4x7x1:3
 grep -qE '^resnet8 +[0-9]' out || fail "models: $(cat out)"
 expect 1 'at least 1' "$minim" models --data synthetic:4x4x0:3
+# what would fit into 16 bits
+small="--data synthetic:28x28x1:10:64 --batch 16 --steps 2"
+# shellcheck disable=SC2086 # options are words
+{
+    expect 0 '^f16: fits, with loss scales up to 2\^[0-9]+' "$minim" range $small
+    expect 0 '^conv2 +conv2d +forward +f32 .* fits' "$minim" range $small
+    expect 0 'overflows by .*x at .* forward' "$minim" range $small --steps 12 --lr 40 --momentum 0
+    expect 0 '^bf16: fits' "$minim" range $small --amp bf16 --model cnn-small
+    expect 1 'range: what overflowed in fp16' "$minim" range $small --amp fp16
+    expect 1 'no model "nix"' "$minim" range $small --model nix
+}
 expect 0 '^  ms/step +[0-9]' "$minim" bench --model resnet8 --steps 2 --batch 2 --warmup 0
 
 # FP32 and 16 bit side by side: a row an op, marks and a summary; past the tolerance is no failure
@@ -240,6 +251,7 @@ if command -v python3 >/dev/null; then
     json log <log.jsonl
     "$minim" eval --checkpoint off-1.st --data synthetic:28x28x1:10:192 --json | json eval
     "$minim" bench --steps 3 --warmup 1 --batch 8 --json | json bench
+    "$minim" range --data synthetic:28x28x1:10:64 --steps 2 --batch 16 --json | json range
     "$minim" models --json --data synthetic:9x9x1:4 | json models
     "$minim" ops --json | json ops
     "$minim" graph --json --step --amp fp16 | json graph

@@ -17,12 +17,14 @@ static const struct {
     mn_kernel_set kernels;
     bool adam;
     mn_rounding rounding;
-} kinds[] = {{"cpu", MN_KERNELS_AUTO, false, MN_ROUNDING_NEAREST},
-             {"cpu", MN_KERNELS_REFERENCE, false, MN_ROUNDING_NEAREST},
-             {"cpu-deferred", MN_KERNELS_AUTO, false, MN_ROUNDING_NEAREST},
-             {"cpu", MN_KERNELS_REFERENCE, true, MN_ROUNDING_NEAREST},
-             {"cpu", MN_KERNELS_AUTO, true, MN_ROUNDING_MASTER},
-             {"cpu", MN_KERNELS_REFERENCE, false, MN_ROUNDING_STOCHASTIC}};
+    bool monitor;
+} kinds[] = {{"cpu", MN_KERNELS_AUTO, false, MN_ROUNDING_NEAREST, false},
+             {"cpu", MN_KERNELS_REFERENCE, false, MN_ROUNDING_NEAREST, false},
+             {"cpu-deferred", MN_KERNELS_AUTO, false, MN_ROUNDING_NEAREST, false},
+             {"cpu", MN_KERNELS_REFERENCE, true, MN_ROUNDING_NEAREST, false},
+             {"cpu", MN_KERNELS_AUTO, true, MN_ROUNDING_MASTER, true},
+             {"cpu", MN_KERNELS_REFERENCE, false, MN_ROUNDING_STOCHASTIC, false},
+             {"cpu-deferred", MN_KERNELS_REFERENCE, false, MN_ROUNDING_NEAREST, true}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* A convolution with batch norm, its optimizer (SGD with momentum, or Adam), and a scaler that
@@ -33,6 +35,7 @@ typedef struct training {
     mn_module *net;
     mn_optimizer *sgd;
     mn_grad_scaler *scaler;
+    mn_monitor *monitor; /* NULL: none */
 } training;
 
 static mn_module *make_net(mn_context *ctx)
@@ -87,6 +90,7 @@ static void open_training(training *t, const char *device, int kind)
 
 static void close_training(training *t)
 {
+    mn_monitor_free(t->monitor);
     mn_grad_scaler_free(t->scaler);
     mn_optimizer_free(t->sgd);
     mn_module_free(t->net);
@@ -187,6 +191,8 @@ static bool fail_second_step(int kind, long fail, bool for_good, const state *st
     training t;
     open_training(&t, kinds[kind].device, kind);
     ck_assert_int_eq(step(&t), MN_OK);
+    /* Its first step is the one that makes its places. */
+    t.monitor = kinds[kind].monitor ? mn_monitor_create(t.ctx, NULL) : NULL;
     arm(&t, fail, for_good);
     mn_status status = step(&t);
     bool reached = disarm(&t);

@@ -1,0 +1,144 @@
+/* minim range: would the model fit into 16 bits? */
+#include "cli.h"
+
+static const char *const formats[2] = {"f16", "bf16"};
+static const char *const directions[] = {"forward", "backward", "update"};
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static void print_text(const char *name, const char *text)
+{
+    printf("\"%s\":", name);
+    cli_json_string(stdout, text);
+    putchar(',');
+}
+
+static void print_fit_json(const mn_range_row *row, int format)
+{
+    const mn_range_fit *fit = &row->fit[format];
+    printf(",\"%s\":{\"factor\":%.6g,\"overflows\":%s,\"overflow\":%.6g,\"subnormal\":%.6g,"
+           "\"lost\":%.6g",
+           formats[format], fit->factor, fit->plain.overflows ? "true" : "false",
+           fit->plain.overflow, fit->plain.subnormal, fit->plain.lost);
+    if (row->row->direction == MN_BACKWARD)
+        printf(",\"scale_log2\":%d,\"lost_scaled\":%.6g,\"subnormal_scaled\":%.6g", fit->scale_log2,
+               fit->scaled.lost, fit->scaled.subnormal);
+    putchar('}');
+}
+
+static void print_row_json(const mn_range_row *row)
+{
+    const mn_monitor_row *m = row->row;
+    putchar('{');
+    print_text("layer", m->layer);
+    print_text("op", m->op);
+    print_text("backward_of", m->backward_of);
+    print_text("parameter", m->parameter);
+    printf("\"direction\":\"%s\",\"dtype\":\"%s\",\"output\":%d,\"exempt\":%s,\"count\":%lld,"
+           "\"zeros\":%lld,\"infinities\":%lld,\"nans\":%lld,\"largest\":%.9g,\"smallest\":%.9g",
+           directions[m->direction], mn_dtype_name(m->dtype), m->output,
+           row->exempt ? "true" : "false", (long long)m->count, (long long)m->zeros,
+           (long long)m->infinities, (long long)m->nans, m->largest, m->smallest);
+    print_fit_json(row, 0);
+    print_fit_json(row, 1);
+    putchar('}');
+}
+
+static void print_json(const settings *set, const mn_range_result *r)
+{
+    printf("{");
+    print_text("model", set->train.model);
+    printf("\"amp\":\"%s\",\"steps\":%lld", cli_amp_name(set->train.amp), (long long)r->steps);
+    for (int k = 0; k < 2; k++)
+        printf(",\"%s\":{\"fits\":%s,\"scale_log2\":%d,\"lost\":%.6g}", formats[k],
+               r->fits[k] ? "true" : "false", r->scale_log2[k], r->lost[k]);
+    printf(",\"rows\":[");
+    for (int i = 0; i < r->count; i++) {
+        if (i > 0)
+            putchar(',');
+        print_row_json(&r->rows[i]);
+    }
+    printf("]}\n");
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+static void print_verdict(const mn_range_row *row, int format)
+{
+    const mn_range_fit *fit = &row->fit[format];
+    if (row->exempt)
+        printf("stays f32");
+    else if (row->row->infinities + row->row->nans > 0)
+        printf("is not finite");
+    else if (row->row->direction == MN_BACKWARD)
+        printf("scale up to 2^%d, loses %.3g%% at 1, %.3g%% at the run's", fit->scale_log2,
+               100 * fit->plain.lost, 100 * fit->scaled.lost);
+    else if (fit->plain.overflows)
+        printf("overflows by %.2gx", fit->factor);
+    else if (fit->plain.lost + fit->plain.subnormal > 0)
+        printf("fits; loses %.3g%%, digits of %.3g%%", 100 * fit->plain.lost,
+               100 * fit->plain.subnormal);
+    else
+        printf("fits");
+}
+
+static void print_row(const mn_range_row *row)
+{
+    const mn_monitor_row *m = row->row;
+    printf("%-18.40s %-24.30s %-8s %-4s %9.3g %9.3g  ", m->layer[0] ? m->layer : m->parameter,
+           m->op, directions[m->direction], mn_dtype_name(m->dtype), m->smallest, m->largest);
+    print_verdict(row, 0);
+    putchar('\n');
+}
+
+static void print_summary(const mn_range_result *r, int format)
+{
+    printf("%s: ", formats[format]);
+    if (!r->fits[format])
+        printf("does not fit, and no loss scale can mend that:\n");
+    else
+        printf("fits, with loss scales up to 2^%d, at which no more than %.3g%% of an op's "
+               "gradients are lost\n",
+               r->scale_log2[format], 100 * r->lost[format]);
+    for (int i = 0; i < r->count && !r->fits[format]; i++) {
+        const mn_monitor_row *m = r->rows[i].row;
+        const char *layer = m->layer[0] ? m->layer : m->parameter;
+        if (m->infinities + m->nans > 0)
+            printf("  is not finite in %s at %s %s %s\n", mn_dtype_name(m->dtype), layer, m->op,
+                   directions[m->direction]);
+        else if (!r->rows[i].exempt && m->direction != MN_BACKWARD &&
+                 r->rows[i].fit[format].plain.overflows)
+            printf("  overflows by %.2gx at %s %s %s\n", r->rows[i].fit[format].factor, layer,
+                   m->op, directions[m->direction]);
+    }
+}
+
+static void on_notice(void *user, const char *text)
+{
+    (void)user;
+    cli_say(EXIT_OK, "note: %s", text);
+}
+
+int cli_range(settings *set)
+{
+    mn_error error = {MN_OK, ""};
+    set->train.notice = on_notice;
+    set->train.validation = 0;
+    mn_range_result *r = mn_range(&set->train, &error);
+    if (r == NULL)
+        return cli_fail_error("range", &error);
+    if (set->json) {
+        print_json(set, r);
+    } else {
+        printf("%s, amp %s, %lld steps\n\n%-18s %-24s %-13s %9s %9s  %s\n", set->train.model,
+               cli_amp_name(set->train.amp), (long long)r->steps, "layer or parameter", "op",
+               "direction", "smallest", "largest", "in f16");
+        for (int i = 0; i < r->count; i++)
+            print_row(&r->rows[i]);
+        putchar('\n');
+        print_summary(r, 0);
+        print_summary(r, 1);
+    }
+    mn_range_result_free(r);
+    return EXIT_OK;
+}
