@@ -186,7 +186,7 @@ END_TEST
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* Of all but the learning rate, whose NaN means the optimizer's default. */
+/* NaN as learning rate or gamma means the default. */
 START_TEST(training)
 {
     static const struct {
@@ -196,7 +196,6 @@ START_TEST(training)
     } numbers[] = {
         {"--momentum", offsetof(mn_train_options, momentum), 3},
         {"--weight-decay", offsetof(mn_train_options, weight_decay), 3},
-        {"--gamma", offsetof(mn_train_options, gamma), 3},
         {"--clip-norm", offsetof(mn_train_options, clip_norm), 1},
         {"--init-scale", offsetof(mn_train_options, scaler.init_scale), 1},
         {"--validation", offsetof(mn_train_options, validation), 3},
@@ -211,6 +210,11 @@ START_TEST(training)
             ck_assert_msg(strstr(error.message, numbers[i].name) != NULL, "%s", error.message);
         }
     mn_train_options given = mn_train_options_default();
+    given.schedule = MN_SCHEDULE_STEP;
+    given.step_size = 2;
+    given.gamma = bad[1];
+    ck_assert_int_eq(mn_train_options_read(&given, &options, NULL), MN_ERR_ARGUMENT);
+    given = mn_train_options_default();
     ck_assert_int_eq(mn_train_options_read(&given, &options, NULL), MN_OK);
     ck_assert_double_gt(options.lr, 0);
     ck_assert_double_lt(options.lr, 1);
