@@ -11,7 +11,8 @@
 static void watch_start(mn_run *run)
 {
     mn_stopwatch *watch = &run->watch;
-    if (watch->running || run->steps_here < MN_WARMUP_STEPS)
+    if (watch->running || run->steps_here < MN_WARMUP_STEPS ||
+        mn_run_monitors(run, run->progress.step + 1))
         return;
     watch->running = true;
     watch->started = mn_clock_seconds();
@@ -30,10 +31,10 @@ static void watch_stop(mn_run *run)
 {
     mn_stopwatch *watch = &run->watch;
     uint64_t peak = mn_memory_stats_get(run->context).peak_bytes;
-    if (peak > run->peak)
-        run->peak = peak;
     if (!watch->running)
         return;
+    if (peak > run->peak)
+        run->peak = peak;
     watch->running = false;
     watch->seconds += mn_clock_seconds() - watch->started;
     watch->waited += mn_loader_wait_seconds(run->train) - watch->waited_before;
@@ -87,6 +88,7 @@ static mn_status take_result(void *user, const mn_step_result *result)
     if (!mn_list_append(&run->step_results, result, 1))
         return mn_error_set(&run->error, MN_ERR_MEMORY, "no memory for the results of steps");
     MN_TRY(mn_event_step(run, result));
+    MN_TRY(mn_run_monitor_tell(run, result->step));
     if (run->options.progress)
         tell_progress(run, result);
     return MN_OK;
@@ -115,6 +117,7 @@ static mn_status check_scale(mn_run *run)
 
 static mn_status collect(mn_run *run)
 {
+    MN_TRY(mn_run_monitor_collect(run));
     MN_TRY(mn_trainer_collect(&run->trainer, take_result, run));
     return check_scale(run);
 }
@@ -152,9 +155,21 @@ mn_status mn_run_micro_step(mn_run *run, const mn_batch *batch, double weight, b
     return status;
 }
 
+/* Steps that the monitor looks on at are not timed. */
+static mn_status begin_monitored(mn_run *run)
+{
+    if (run->watch.running)
+        MN_TRY(mn_synchronize(run->context));
+    watch_stop(run);
+    return mn_run_monitor_look(run, true);
+}
+
 static mn_status run_window(mn_run *run)
 {
     mn_run_progress *p = &run->progress;
+    const bool monitored = mn_run_monitors(run, p->step + 1);
+    if (monitored)
+        MN_TRY(begin_monitored(run));
     int64_t left = run->count - p->position;
     int64_t samples = run->window < left ? run->window : left;
     for (int64_t done = 0, micro_step = 0; done < samples; micro_step++) {
@@ -174,10 +189,11 @@ static mn_status run_window(mn_run *run)
     run->steps_here++;
     if (run->watch.running)
         run->watch.images += samples;
-    if (run->steps_here != MN_WARMUP_STEPS)
+    if (monitored)
+        MN_TRY(mn_run_monitor_look(run, false));
+    if (run->steps_here < MN_WARMUP_STEPS || (run->steps_here > MN_WARMUP_STEPS && !monitored))
         return MN_OK;
     MN_TRY(mn_synchronize(run->context));
-    run->peak = 0;
     watch_resume(run);
     return MN_OK;
 }
@@ -225,6 +241,7 @@ static mn_status measure_epoch(mn_run *run, mn_epoch_result *r)
     r->scale = scaler.scale;
     r->peak_tensor_bytes = run->peak;
     r->peak_rss_bytes = mn_peak_rss();
+    mn_run_monitor_epoch(run, r);
     return MN_OK;
 }
 
@@ -321,6 +338,7 @@ void mn_train_result_free(mn_train_result *result)
         return;
     owned_result *owned = (owned_result *)result;
     mn_allocator allocator = owned->steps.allocator;
+    mn_train_monitor_free(owned->result.monitor);
     mn_list_free(&owned->steps);
     mn_list_free(&owned->epochs);
     mn_out_free(&owned->names);
@@ -335,9 +353,11 @@ static mn_train_result *make_result(mn_run *run)
     mn_out_init(&names, &run->allocator);
     mn_put(&names, "%s%c%s", run->options.model, '\0', run->info.name);
     const char *text = mn_out_text(&names);
-    if (!owned || !text) {
+    mn_train_monitor *monitor = mn_run_monitor_keep(run);
+    if (!owned || !text || (run->monitor.monitor && !monitor)) {
         mn_error_set(&run->error, MN_ERR_MEMORY, "no memory for the result of a run");
         mn_out_free(&names);
+        mn_train_monitor_free(monitor);
         if (owned)
             run->allocator.free(run->allocator.user, owned, sizeof *owned);
         return NULL;
@@ -357,6 +377,7 @@ static mn_train_result *make_result(mn_run *run)
         .seconds = mn_clock_seconds() - run->started,
         .cancelled = run->cancelled,
         .collapsed_step = run->collapsed_step,
+        .monitor = monitor,
     };
     return &owned->result;
 }
