@@ -12,13 +12,15 @@
 #define RUN_OPTIONS                                                                                \
     "data model device threads epochs steps batch accumulate optimizer lr momentum weight-decay "  \
     "schedule warmup step-size gamma clip-norm init-scale growth-interval seed validation limit "  \
-    "rules quiet json "
+    "rules monitor monitor-every quiet json "
 
 static const command commands[] = {
     {"train", "train a model, log, checkpoint, resume",
      "Trains on --data and reports loss and accuracy each epoch. --checkpoint keeps everything "
      "that\n"
-     "--resume needs to go on bit for bit; --log writes one JSON object a line.\n",
+     "--resume needs to go on bit for bit; --log writes one JSON object a line. Steps with "
+     "--monitor\n"
+     "take about twice as long, give the same results, and are left out of all timings.\n",
      RUN_OPTIONS "amp stop-after checkpoint checkpoint-every resume resume-anyway log", cli_train},
     {"eval", "loss and accuracy of a checkpoint on a data set's test part",
      "The model, image size and normalization come from the checkpoint.\n",

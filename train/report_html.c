@@ -133,6 +133,8 @@ static const table_row rows[] = {
     {"Images per second", "", MN_FIGURE_SPEED, 1.0, 0, BAR},
     {"Peak tensor memory", "MiB", MN_FIGURE_MEMORY, 1.0 / 1048576.0, 2, BAR},
     {"Waiting for data", "%", MN_FIGURE_WAIT, 100.0, 1, MEAN},
+    {"Values lost to underflow", "%", MN_FIGURE_UNDERFLOW, 100.0, -3, MEAN},
+    {"Updates that changed nothing", "%", MN_FIGURE_UPDATES_LOST, 100.0, -3, MEAN},
 };
 
 /* Half as long as its room for FP32. */
@@ -274,6 +276,7 @@ void mn_report_html(mn_json_out *page, const mn_report *report, const char *json
     put_cards(page, report);
     put_table(page, report);
     put_charts(page, report);
+    mn_report_numerics(page, report);
     mn_put(page, "<h2>How to read this</h2>\n");
     for (int i = 0; i < MN_REPORT_NOTES; i++) {
         int subject = (int)strcspn(mn_report_notes[i], ":");
