@@ -26,20 +26,21 @@ typedef struct picture {
 
 /* ---- axes ------------------------------------------------------------------------------------ */
 
-/* Makes room for what a row's magnitudes are, but for a thousandth at each end. */
+/* Makes room for what a row's magnitudes are, but for the smallest twentieth. */
 static void widen(const mn_layer_side *side, int *low, int *high)
 {
     int64_t total = 0, below = 0;
     for (int i = 0; i < MN_MONITOR_BINS; i++)
         total += side->histogram[i];
     for (int i = 0; i < MN_MONITOR_BINS; i++) {
-        const int64_t before = below;
+        const int exponent = MN_MONITOR_LOWEST + i;
         below += side->histogram[i];
-        if (before <= total / 1000 && below > total / 1000 && MN_MONITOR_LOWEST + i < *low)
-            *low = MN_MONITOR_LOWEST + i;
-        if (total - below <= total / 1000 && side->histogram[i] > 0 &&
-            before < total - total / 1000 && MN_MONITOR_LOWEST + i + 1 > *high)
-            *high = MN_MONITOR_LOWEST + i + 1;
+        if (below <= total / 20)
+            continue;
+        if (exponent < *low)
+            *low = exponent;
+        if (side->histogram[i] > 0 && exponent >= *high)
+            *high = exponent + 1;
     }
 }
 
@@ -67,8 +68,9 @@ static void draw_axes(const picture *p)
     static const char *const titles[] = {"values in forward, log2 of magnitude",
                                          "gradients in backward, log2 of magnitude"};
     const mn_float_limits f16 = mn_float_limits_get(MN_F16), bf16 = mn_float_limits_get(MN_BF16);
-    const int bottom = TOP + ROW * p->count;
-    for (int e = p->low[p->side]; e <= p->high[p->side]; e += 8)
+    const int bottom = TOP + ROW * p->count, span = p->high[p->side] - p->low[p->side];
+    const int step = span > 128 ? 32 : span > 64 ? 16 : 8;
+    for (int e = p->low[p->side] / step * step; e <= p->high[p->side]; e += step)
         mn_put(p->page,
                "<path class=\"grid\" d=\"M%.1f %dV%d\"/>"
                "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>",
@@ -76,10 +78,10 @@ static void draw_axes(const picture *p)
     mn_put(p->page, "<text class=\"axis\" x=\"%.1f\" y=\"13\">%s</text>", place(p, p->low[p->side]),
            titles[p->side]);
     draw_limit(p, f16.smallest, "f16 smallest", 7, true);
-    draw_limit(p, f16.smallest_normal, "normal", 7, false);
+    draw_limit(p, f16.smallest_normal, span > 90 ? "" : "normal", 7, false);
     draw_limit(p, f16.largest, "largest", 7, true);
-    draw_limit(p, bf16.smallest, "bf16 smallest", 22, false);
-    draw_limit(p, bf16.smallest_normal, "normal", 7, false);
+    draw_limit(p, bf16.smallest, "bf16 smallest", 7, false);
+    draw_limit(p, bf16.smallest_normal, "", 7, false);
     draw_limit(p, bf16.largest, "bf16 largest", 22, true);
     if (p->side == 1 && p->scale > 1.0)
         draw_limit(p, f16.smallest * p->scale, "\xe2\x86\x90 lost without loss scale", 22, true);
@@ -129,7 +131,7 @@ static double lost_share(const picture *p, const mn_layer_side *side)
 static void draw_shares(const picture *p)
 {
     const double x = place(p, p->high[p->side]) + 58.0;
-    mn_put(p->page, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"end\">%s</text>", x, TOP - 7,
+    mn_put(p->page, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"end\">%s</text>", x, TOP - 22,
            strcmp(p->precision, "fp32") == 0 ? "f16 loses" : "lost");
     for (int i = 0; i < p->count; i++) {
         const double share = lost_share(p, &p->layers[i].sides[p->side]);
