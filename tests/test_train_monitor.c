@@ -246,7 +246,7 @@ START_TEST(memory_runs_out)
     options.steps = 2;
     options.scaler.init_scale = 1e9;
     options.context.allocator = mn_test_counting(&counter);
-    for (long k = 1;; k += 13) {
+    for (long k = 1;; k++) {
         mn_error error = {MN_OK, ""};
         counter.calls = 0;
         counter.fail_at = k;
