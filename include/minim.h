@@ -1303,7 +1303,7 @@ typedef struct mn_epoch_result {
     double images_per_s, data_wait_fraction, seconds;
     int64_t skipped_steps, nonfinite; /* of the run so far, not of this epoch */
     double scale;
-    uint64_t peak_tensor_bytes, peak_rss_bytes;
+    uint64_t peak_tensor_bytes, peak_rss_bytes; /* the first is 0 if no step was measured */
     /* As in mn_train_monitor, so far. */
     double underflow_fraction, underflow_forward, underflow_backward;
 } mn_epoch_result;
@@ -1347,7 +1347,8 @@ typedef struct mn_train_options {
     bool resume_anyway;            /* go on although the run's identity differs */
     bool fp32_metrics;             /* also evaluate in FP32 each epoch */
     int64_t monitor; /* N: a numerics monitor looks on at steps 1, 1 + N, ...; 0: at none. No figure
-                        of time or memory counts these steps, and no result depends on it */
+                        of time or memory counts these steps, and no result depends on it; but
+                        what it holds is tensor memory */
     mn_context_options context;
     mn_step_fn step; /* NULL: mn_step_default */
     void *step_user;

@@ -149,7 +149,8 @@ const char *const mn_report_notes[MN_REPORT_NOTES] = {
     "Accuracy in FP32: that of the same weights, evaluated without half precision: where it is "
     "clearly above a precision's own, evaluation loses accuracy and not training.",
     "Underflow and updates lost: measured with --monitor, whose steps no figure of time or memory "
-    "counts. What became 0 in 16 bit trains nothing; an update so small that the parameter stays "
+    "counts; what it holds (3 KB for each place, and a copy of the parameters) is tensor memory. "
+    "What became 0 in 16 bit trains nothing; an update so small that the parameter stays "
     "as it was does neither, and some of those are there in FP32 as well.",
 };
 

@@ -119,13 +119,13 @@ static void draw_level(const picture *p, int level)
     mn_put(p->page, "\"/>\n");
 }
 
-/* Of values stored in 16 bit, or of FP32's those that FP16 would lose. */
+/* Of values stored in 16 bit; in FP32, of all, as if FP16 were to hold them. */
 static double lost_share(const picture *p, const mn_layer_side *side)
 {
     const mn_monitor_row row = {.histogram = side->histogram, .largest = side->largest};
-    if (side->stored > 0 || side->count == 0 || strcmp(p->precision, "fp32") != 0)
+    if (strcmp(p->precision, "fp32") != 0)
         return mn_share(side->lost, side->stored);
-    return mn_monitor_fit_get(&row, MN_F16, 0).lost;
+    return side->count > 0 ? mn_monitor_fit_get(&row, MN_F16, 0).lost : (double)NAN;
 }
 
 static void draw_shares(const picture *p)
@@ -137,7 +137,9 @@ static void draw_shares(const picture *p)
         const double share = lost_share(p, &p->layers[i].sides[p->side]);
         mn_put(p->page, "<text class=\"%s\" x=\"%.1f\" y=\"%d\" text-anchor=\"end\">%s</text>",
                share >= 0.01 ? "axis" : "", x, TOP + ROW * i + 12,
-               isnan(share) ? "\xe2\x80\x93" : mn_number(100.0 * share, -2, "%").text);
+               isnan(share)                  ? "\xe2\x80\x93"
+               : share > 0.0 && share < 1e-5 ? "&lt;0.001&#160;%"
+                                             : mn_number(100.0 * share, -2, "%").text);
     }
     mn_put(p->page, "\n");
 }
@@ -276,17 +278,17 @@ static void put_updates(mn_json_out *page, const mn_report *report)
         add_run_updates(page, report, &list, i);
     if (list.count > 0)
         qsort(list.items, (size_t)list.count, sizeof(parameter), by_share);
-    mn_put(page, "<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\">Updates that changed "
-                 "nothing");
-    if (list.count > MOST_PARAMETERS)
-        mn_put(page, "<small>the worst of %d parameters; the others are in report.json</small>",
-               (int)list.count);
+    const parameter *all = list.items;
+    mn_put(page,
+           "<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\">Updates that changed nothing"
+           "<small>%s of %d parameters; all are in report.json</small>",
+           list.count > 0 && all->worst > 0.0 ? "the worst" : "none", (int)list.count);
     mn_put(page, "</th>");
     for (int p = 0; p < report->count; p++)
         mn_put(page, "<th scope=\"col\" class=\"name\">%s</th>", report->precisions[p]);
     mn_put(page, "</tr></thead>\n<tbody>\n");
-    for (int i = 0; i < list.count && i < MOST_PARAMETERS; i++) {
-        const parameter *at = (const parameter *)list.items + i;
+    for (int i = 0; i < list.count && i < MOST_PARAMETERS && all[i].worst > 0.0; i++) {
+        const parameter *at = &all[i];
         mn_put(page, "<tr><th scope=\"row\">");
         mn_put_escaped(page, at->name);
         for (int p = 0; p < report->count; p++)
@@ -321,11 +323,11 @@ static void put_run_overflows(mn_json_out *page, const mn_compare_row *row)
                 steps++, last = m->overflows[j].step;
         mn_put(page, "<tr><th scope=\"row\">");
         mn_put_escaped(page, mn_overflow_describe(o, text, sizeof text));
-        mn_put(
-            page,
-            "</th><td><span class=\"name\">%s</span>, seed %llu</td><td>%s</td><td>%s</td></tr>\n",
-            row->precision, (unsigned long long)row->seed, mn_number((double)steps, 0, "").text,
-            mn_number((double)last, 0, "").text);
+        mn_put(page,
+               "</th><td><span "
+               "class=\"name\">%s</span>,&#160;seed&#160;%llu</td><td>%s</td><td>%s</td></tr>\n",
+               row->precision, (unsigned long long)row->seed, mn_number((double)steps, 0, "").text,
+               mn_number((double)last, 0, "").text);
     }
 }
 
@@ -360,9 +362,10 @@ void mn_report_numerics(mn_json_out *page, const mn_report *report)
         "a power of two; the darker, the more of the layer\xe2\x80\x99s values that are not 0. "
         "What lies outside a plot is at its edge. Left of a format\xe2\x80\x99s smallest normal "
         "number values lose digits, left of its smallest they become 0; right of its largest they "
-        "overflow. BF16\xe2\x80\x99s limits, 2^\xe2\x88\x92"
-        "133, 2^\xe2\x88\x92"
-        "126 and 2^128, are mostly out of sight. Lost: of the values, not 0, that were stored in "
+        "overflow. BF16\xe2\x80\x99s limits, 2<sup>\xe2\x88\x92"
+        "133</sup>, 2<sup>\xe2\x88\x92"
+        "126</sup> and 2<sup>128</sup>, are mostly out of sight. Lost: of the values, not 0, that "
+        "were stored in "
         "16 bit, those that became 0.</p>\n",
         mn_number((double)steps, 0, "").text);
     put_pictures(page, report);
