@@ -966,6 +966,7 @@ typedef struct mn_monitor_totals {
     int64_t updates, updates_lost; /* of parameters */
     int64_t overflows;             /* steps with something not finite */
 } mn_monitor_totals;
+/* Sums over the rows, as collected. */
 MN_API mn_monitor_totals mn_monitor_totals_get(const mn_monitor *monitor);
 
 /* What would become of a row's finite values, not 0, multiplied by 2^shift and rounded to a dtype:
