@@ -27,7 +27,8 @@ static const command commands[] = {
      "checkpoint data device threads amp batch limit json", cli_eval},
     {"compare", "train the same run in several precisions against the FP32 reference",
      "Each run starts from the same seed and sees the data in the same order. --report DIR writes\n"
-     "report.json and report.html there. With three seeds or more a verdict is given.\n",
+     "report.json and report.html there. With three seeds or more a verdict is given.\n"
+     "--monitor adds what the formats did to the numbers, with pictures by layer.\n",
      RUN_OPTIONS "precisions seeds margin report", cli_compare},
     {"bench", "throughput and memory of whole training steps, after warm-up",
      "Runs on synthetic images, so that no data set is needed: --data synthetic:HxWxC:CLASSES "

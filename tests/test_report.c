@@ -1,5 +1,6 @@
 /* tests/test_report.c: report.json and report.html of made-up comparisons: complete, well-formed,
  * escaped, and no file of it half written. */
+#include "tests/support_counting.h"
 #include "tests/support_report.h"
 #include "tests/support_suite.h"
 
@@ -405,6 +406,32 @@ START_TEST(html_of_a_monitor)
 }
 END_TEST
 
+/* Each allocation fails once; what is written all the same, with less to spare, is whole. */
+START_TEST(memory_for_a_monitor_runs_out)
+{
+    mn_test_counter counter = {.fail_at = 0};
+    mn_error error;
+    mn_made_new(1, 1, 5);
+    make_monitors(LAYERS, -40);
+    char *whole = HTML_WITH(">block14</text>");
+    int failures = 0;
+    mn_made.options.train.context.allocator = mn_test_counting(&counter);
+    do {
+        counter.calls = 0;
+        counter.fail_at++;
+        mn_status status = mn_made_write(&error);
+        ck_assert_int_eq(counter.blocks, 0);
+        ck_assert_msg(status == MN_OK || status == MN_ERR_MEMORY, "%s", error.message);
+        failures += status != MN_OK;
+        char *html = mn_made_read("report.html");
+        ck_assert(strcmp(html, whole) == 0);
+        free(html);
+    } while (counter.calls >= counter.fail_at);
+    ck_assert_int_gt(failures, 12);
+    free(whole);
+}
+END_TEST
+
 /* Of many layers those of a block share a row. */
 START_TEST(html_of_many_layers)
 {
@@ -432,6 +459,7 @@ int main(void)
     tcase_add_test(tests, json_of_a_monitor);
     tcase_add_test(tests, html_of_a_monitor);
     tcase_add_test(tests, html_of_many_layers);
+    tcase_add_test(tests, memory_for_a_monitor_runs_out);
     tcase_add_test(tests, html_of_one_seed);
     tcase_add_test(tests, html_of_five_seeds);
     tcase_add_test(tests, html_of_odd_runs);

@@ -40,14 +40,15 @@ static void put_summary(mn_json_out *page, const mn_report *report, const mn_com
 {
     mn_figure metric = report->validation ? MN_FIGURE_VALIDATION : MN_FIGURE_TEST;
     mn_stat skipped = mn_report_stat(report, d->precision, MN_FIGURE_SKIPPED);
-    mn_put(page,
-           "<p>Final %s accuracy %s against %s in FP32: <strong>%s&#160;points</strong>, at "
-           "\xc3\x97%s its speed and \xc3\x97%s its tensor memory; skipped steps: %s%s.</p>",
+    mn_put(page, "<p>Final %s accuracy %s against %s in FP32: <strong>%s&#160;points</strong>",
            report->validation ? "validation" : "test",
            mn_number(100.0 * mn_report_stat(report, d->precision, metric).mean, 2, "%").text,
            mn_number(100.0 * mn_report_stat(report, "fp32", metric).mean, 2, "%").text,
-           mn_signed(d->accuracy_delta_pp_mean).text, mn_number(d->throughput_ratio, 2, "").text,
-           mn_number(d->memory_ratio, 2, "").text,
+           mn_signed(d->accuracy_delta_pp_mean).text);
+    if (isfinite(d->throughput_ratio) && isfinite(d->memory_ratio))
+        mn_put(page, ", at \xc3\x97%s its speed and \xc3\x97%s its tensor memory",
+               mn_number(d->throughput_ratio, 2, "").text, mn_number(d->memory_ratio, 2, "").text);
+    mn_put(page, "; skipped steps: %s%s.</p>",
            mn_number(skipped.mean, skipped.mean == floor(skipped.mean) ? 0 : 1, "").text,
            skipped.n > 1 ? " a run" : "");
 }
