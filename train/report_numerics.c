@@ -77,12 +77,12 @@ static void draw_axes(const picture *p)
                place(p, e), TOP, bottom, place(p, e), bottom + 15, mn_number(e, 0, "").text);
     mn_put(p->page, "<text class=\"axis\" x=\"%.1f\" y=\"13\">%s</text>", place(p, p->low[p->side]),
            titles[p->side]);
-    draw_limit(p, f16.smallest, "f16 smallest", 7, true);
+    draw_limit(p, f16.smallest, span > 90 ? "f16" : "f16 smallest", 7, true);
     draw_limit(p, f16.smallest_normal, span > 90 ? "" : "normal", 7, false);
     draw_limit(p, f16.largest, "largest", 7, true);
     draw_limit(p, bf16.smallest, "bf16 smallest", 7, false);
     draw_limit(p, bf16.smallest_normal, "", 7, false);
-    draw_limit(p, bf16.largest, "bf16 largest", 22, true);
+    draw_limit(p, bf16.largest, "bf16 largest", 7, true);
     if (p->side == 1 && p->scale > 1.0)
         draw_limit(p, f16.smallest * p->scale, "\xe2\x86\x90 lost without loss scale", 22, true);
 }
