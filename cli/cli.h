@@ -13,7 +13,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 typedef struct settings {
     mn_train_options train;
     const char *log;
-    bool quiet, json;
+    bool quiet, json, monitor;
     const char *precisions, *report;
     int64_t seeds;
     double margin;

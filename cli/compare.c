@@ -22,10 +22,45 @@ static const char *figure(char buffer[32], const char *format, double value)
     return buffer;
 }
 
+/* "-" for what was not measured, right-aligned. */
+static void print_cell(int width, const char *format, double value)
+{
+    char buffer[32];
+    printf(" %*s", width, figure(buffer, format, value));
+}
+
+static void print_row(const mn_compare_row *row, const mn_epoch_result *e)
+{
+    const uint64_t peak = e->peak_tensor_bytes;
+    printf("%-9s %5llu", row->precision, (unsigned long long)row->seed);
+    print_cell(8, "%.2f%%", 100.0 * e->validation_accuracy);
+    print_cell(8, "%.2f%%", 100.0 * e->test_accuracy);
+    print_cell(8, "%.2f%%", 100.0 * e->test_accuracy_fp32);
+    printf(" %10.4f %8lld %9lld %7g", fabs(e->train_loss), (long long)e->skipped_steps,
+           (long long)e->nonfinite, e->scale);
+    print_cell(9, "%.3g%%", 100.0 * e->underflow_fraction);
+    print_cell(9, "%.0f", e->images_per_s);
+    print_cell(6, "%.1f%%", 100.0 * e->data_wait_fraction);
+    print_cell(12, "%.2f MiB", peak > 0 ? (double)peak / 1048576.0 : (double)NAN);
+    printf("%s\n", isfinite(e->train_loss) ? "" : "  diverged");
+}
+
+static void print_machine(const settings *set)
+{
+    mn_context *context = mn_context_create(&set->train.context, NULL);
+    if (context == NULL)
+        return;
+    const mn_context_info info = mn_context_info_get(context);
+    printf("\nminim %s, %s, %s kernels, %d thread%s\n", mn_version(), info.cpu, info.kernels,
+           info.threads, info.threads == 1 ? "" : "s");
+    mn_context_free(context);
+}
+
 static void print_table(const mn_compare_result *r)
 {
-    printf("\n%-9s %5s %9s %10s %8s %9s %11s %9s %12s\n", "precision", "seed", "test acc",
-           "train loss", "skipped", "nonfinite", "final scale", "images/s", "peak tensors");
+    printf("%-9s %5s %8s %8s %8s %10s %8s %9s %7s %9s %9s %6s %12s\n", "precision", "seed",
+           "val acc", "test acc", "in fp32", "train loss", "skipped", "nonfinite", "scale",
+           "underflow", "images/s", "wait", "peak tensors");
     for (int i = 0; i < r->row_count; i++) {
         const mn_epoch_result *e = cli_last_epoch(r->rows[i].run);
         if (r->rows[i].run->collapsed_step > 0) {
@@ -35,14 +70,8 @@ static void print_table(const mn_compare_result *r)
                 (long long)r->rows[i].run->collapsed_step);
             continue;
         }
-        if (e == NULL)
-            continue;
-        char speed[32];
-        printf("%-9s %5llu %8.2f%% %10.4f %8lld %9lld %11g %9s %8.2f MiB%s\n", r->rows[i].precision,
-               (unsigned long long)r->rows[i].seed, 100.0 * e->test_accuracy, fabs(e->train_loss),
-               (long long)e->skipped_steps, (long long)e->nonfinite, e->scale,
-               figure(speed, "%.0f", e->images_per_s), (double)e->peak_tensor_bytes / 1048576.0,
-               isfinite(e->train_loss) ? "" : "  diverged");
+        if (e != NULL)
+            print_row(&r->rows[i], e);
     }
 }
 
@@ -91,6 +120,9 @@ static void print_json(const mn_compare_result *r)
         cli_json_measured(stdout, ended ? e->test_accuracy : (double)NAN);
         printf(",\"skipped_steps\":%lld,\"images_per_s\":", (long long)skipped(run));
         cli_json_measured(stdout, e != NULL ? e->images_per_s : (double)NAN);
+        printf(",\"underflow_fraction\":");
+        cli_json_measured(stdout,
+                          run->monitor != NULL ? run->monitor->underflow_fraction : (double)NAN);
         printf(",\"collapsed_step\":");
         cli_json_measured(stdout,
                           run->collapsed_step > 0 ? (double)run->collapsed_step : (double)NAN);
@@ -122,6 +154,7 @@ int cli_compare(settings *set)
     if (set->json) {
         print_json(result);
     } else {
+        print_machine(set);
         print_table(result);
         print_deviations(result, options.margin);
         printf("A skipped step is a diagnosis of the loss scale, and no sign of convergence.\n");

@@ -12,20 +12,23 @@
 #define RUN_OPTIONS                                                                                \
     "data model device threads epochs steps batch accumulate optimizer parameters lr "             \
     "momentum weight-decay schedule warmup step-size gamma clip-norm init-scale "                  \
-    "growth-interval retry seed validation limit rules quiet json "
+    "growth-interval retry seed validation limit rules monitor monitor-every quiet json "
 
 static const command commands[] = {
     {"train", "train a model, log, checkpoint, resume",
      "Trains on --data and reports loss and accuracy each epoch. --checkpoint keeps everything "
      "that\n"
-     "--resume needs to go on bit for bit; --log writes one JSON object a line.\n",
+     "--resume needs to go on bit for bit; --log writes one JSON object a line. Steps with "
+     "--monitor\n"
+     "take about twice as long, give the same results, and are left out of all timings.\n",
      RUN_OPTIONS "amp stop-after checkpoint checkpoint-every resume resume-anyway log", cli_train},
     {"eval", "loss and accuracy of a checkpoint on a data set's test part",
      "The model, image size and normalization come from the checkpoint.\n",
      "checkpoint data device threads amp batch limit json", cli_eval},
     {"compare", "train the same run in several precisions against the FP32 reference",
      "Each run starts from the same seed and sees the data in the same order. --report DIR writes\n"
-     "report.json and report.html there. With three seeds or more a verdict is given.\n",
+     "report.json and report.html there. With three seeds or more a verdict is given.\n"
+     "--monitor adds what the formats did to the numbers, with pictures by layer.\n",
      RUN_OPTIONS "precisions seeds margin report", cli_compare},
     {"bench", "throughput and memory of whole training steps, after warm-up",
      "Runs on synthetic images, so that no data set is needed: --data synthetic:HxWxC:CLASSES "

@@ -107,6 +107,9 @@ static const option options[] = {
     {"resume", "FILE", "go on from a checkpoint of the same run", TEXT, AT(train.resume), 0, NULL},
     {"resume-anyway", NULL, "... even if the run differs", FLAG, AT(train.resume_anyway), 0, NULL},
     {"log", "FILE", "write JSON Lines; a resumed run appends", TEXT, AT(log), 0, NULL},
+    {"monitor", NULL, "watch the numbers of every step: underflow, overflow, lost updates", FLAG,
+     AT(monitor), 0, NULL},
+    {"monitor-every", "N", "... of steps 1, 1+N, ... only", WHOLE, AT(train.monitor), 1, NULL},
     {"precisions", "LIST", "default fp32,bf16,fp16; fp32 is the reference", TEXT, AT(precisions), 0,
      NULL},
     {"seeds", "N", "runs per precision, from --seed on (default 1)", WHOLE, AT(seeds), 1, NULL},
@@ -329,5 +332,7 @@ int cli_parse(const command *cmd, int count, char **argv, settings *set)
             return status;
         i += used_next;
     }
+    if (set->monitor && set->train.monitor == 0)
+        set->train.monitor = 1;
     return EXIT_OK;
 }

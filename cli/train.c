@@ -60,6 +60,54 @@ static void print_json_epoch(const mn_epoch_result *last)
     }
 }
 
+static void print_json_monitor(const mn_train_monitor *m)
+{
+    const struct {
+        const char *name;
+        double value;
+    } fields[] = {{"underflow_fraction", m->underflow_fraction},
+                  {"underflow_forward", m->underflow_forward},
+                  {"underflow_backward", m->underflow_backward},
+                  {"worst_underflow", m->worst_underflow},
+                  {"updates_lost", m->updates_lost}};
+    char text[512];
+    printf(",\"monitor\":{\"steps\":%lld,\"overflows\":%d", (long long)m->steps, m->overflow_count);
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        printf(",\"%s\":", fields[i].name);
+        cli_json_measured(stdout, fields[i].value);
+    }
+    if (m->worst_layer != NULL) {
+        printf(",\"worst_layer\":");
+        cli_json_string(stdout, m->worst_layer);
+    }
+    if (m->overflow_count > 0) {
+        printf(",\"first_overflow\":");
+        cli_json_string(stdout, mn_overflow_describe(m->overflows, text, sizeof text));
+    }
+    printf("}");
+}
+
+static void print_monitor(const mn_train_monitor *m)
+{
+    char text[512];
+    printf("monitor: %lld step%s\n", (long long)m->steps, m->steps == 1 ? "" : "s");
+    if (m->overflow_count > 0)
+        printf("  not finite in %d of them, first: %s\n", m->overflow_count,
+               mn_overflow_describe(m->overflows, text, sizeof text));
+    if (!isnan(m->underflow_fraction))
+        printf(
+            "  underflow: %.3g%% of what was stored in 16 bit became 0 (forward %.3g%%, backward "
+            "%.3g%%)",
+            100.0 * m->underflow_fraction, 100.0 * m->underflow_forward,
+            100.0 * m->underflow_backward);
+    if (m->worst_layer != NULL)
+        printf(", most in %s: %.3g%%", m->worst_layer, 100.0 * m->worst_underflow);
+    if (!isnan(m->underflow_fraction))
+        printf("\n");
+    if (!isnan(m->updates_lost))
+        printf("  updates: %.3g%% changed nothing\n", 100.0 * m->updates_lost);
+}
+
 static void print_json(const settings *set, const mn_train_result *r)
 {
     const mn_epoch_result *last = cli_last_epoch(r);
@@ -76,6 +124,8 @@ static void print_json(const settings *set, const mn_train_result *r)
     printf(",\"cancelled\":%s", r->cancelled ? "true" : "false");
     if (last != NULL)
         print_json_epoch(last);
+    if (r->monitor != NULL)
+        print_json_monitor(r->monitor);
     printf("}\n");
 }
 
@@ -92,6 +142,8 @@ static void print_text(const settings *set, const mn_train_result *r)
         printf(", test accuracy %.2f%%, test loss %.4f", 100.0 * last->test_accuracy,
                fabs(last->test_loss));
     printf("\n");
+    if (r->monitor != NULL)
+        print_monitor(r->monitor);
     if (set->train.checkpoint != NULL)
         printf("checkpoint: %s\n", set->train.checkpoint);
     if (set->log != NULL)

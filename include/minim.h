@@ -1491,7 +1491,9 @@ typedef struct mn_epoch_result {
     int64_t skipped_warmup, skipped_growth; /* of those skipped; see "Words" */
     int64_t retries;                        /* attempts beyond the first of each step */
     double scale;
-    uint64_t peak_tensor_bytes, peak_rss_bytes;
+    uint64_t peak_tensor_bytes, peak_rss_bytes; /* the first is 0 if no step was measured */
+    /* As in mn_train_monitor, so far. */
+    double underflow_fraction, underflow_forward, underflow_backward;
 } mn_epoch_result;
 
 typedef struct mn_progress {
@@ -1541,6 +1543,9 @@ typedef struct mn_train_options {
     const char *resume;       /* path or NULL */
     bool resume_anyway;       /* go on although the run's identity differs */
     bool fp32_metrics;        /* also evaluate in FP32 each epoch */
+    int64_t monitor; /* N: a numerics monitor looks on at steps 1, 1 + N, ...; 0: at none. No figure
+                        of time or memory counts these steps, and no result depends on it; but
+                        what it holds is tensor memory */
     mn_context_options context;
     mn_step_fn step; /* NULL: mn_step_default */
     void *step_user;
@@ -1552,6 +1557,21 @@ typedef struct mn_train_options {
     bool (*cancel)(void *user); /* asked once a window: true stops after it, with checkpoint */
 } mn_train_options;
 MN_API mn_train_options mn_train_options_default(void);
+
+/* What a run's monitor has seen in those steps of this process that it looked on at. Shares from 0
+ * to 1; NaN: of nothing. */
+typedef struct mn_train_monitor {
+    int64_t steps;
+    mn_monitor_totals totals;
+    /* Of values, not 0, stored in 16 bit: those that became 0. In all, by direction, and in the
+     * layer with the largest share (NULL: none lost any). */
+    double underflow_fraction, underflow_forward, underflow_backward, worst_underflow;
+    const char *worst_layer;
+    double updates_lost; /* of updates of parameters: those that changed nothing */
+    int row_count, overflow_count;
+    const mn_monitor_row *rows;
+    const mn_overflow *overflows; /* of all steps looked on at, oldest first */
+} mn_train_monitor;
 
 typedef struct mn_train_result {
     const char *model, *data;
@@ -1566,6 +1586,7 @@ typedef struct mn_train_result {
     /* Rows of mn_compare: the step at which gradients overflowed at the smallest loss scale, where
      * the run ended; 0: it did not. mn_train fails with MN_ERR_COLLAPSED instead. */
     int64_t collapsed_step;
+    const mn_train_monitor *monitor; /* NULL: there was none */
 } mn_train_result;
 /* Trains. Returns NULL and fills *error on failure; free the result with mn_train_result_free.
  * Writes nothing but the checkpoint. */

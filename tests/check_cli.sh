@@ -266,6 +266,25 @@ if command -v python3 >/dev/null; then
     json diverged <out
 fi
 
+# the monitor: what was first not finite, and the same weights without it
+expect 0 'not finite in [1-9][0-9]* of them, first: step 1: cross_entropy_backward' "$minim" train $data \
+    --amp fp16 --steps 6 --init-scale 1e9 --monitor --log monitor.log --checkpoint monitor.st
+grep -q '^{"event":"overflow","step":1,"op":"cross_entropy","layer":"","direction":"backward"' monitor.log ||
+    fail "the log does not name what overflowed"
+"$minim" train $data --amp fp16 --steps 6 --init-scale 1e9 --checkpoint without.st >/dev/null
+same monitor.st without.st
+expect 0 '^monitor: 2 steps$' "$minim" train $data --amp fp16 --steps 6 --monitor-every 5
+expect 2 '--monitor-every: expected a whole number' "$minim" train --monitor-every 0
+expect 0 '^fp16 .* 0%|^fp16 .*e-[0-9]+%' "$minim" compare $data --steps 4 --precisions fp32,fp16 --monitor \
+    --report watched
+grep -q 'Magnitudes by layer, fp16' watched/report.html || fail "report.html has no pictures"
+grep -qE '"underflow_fraction":[0-9]' watched/report.json || fail "report.json has no underflow"
+if command -v python3 >/dev/null; then
+    json watched <watched/report.json
+    json monitor <monitor.log
+    "$minim" train $data --amp fp16 --steps 6 --init-scale 1e9 --monitor --json | json train-monitor
+fi
+
 # a run whose loss scale collapses fails, and does not take a comparison with it
 collapse="$data --lr 30 --init-scale 1 --epochs 40"
 expect 1 'step [0-9]+: the loss scale' "$minim" train $collapse --amp fp16
@@ -276,7 +295,7 @@ grep -qE '"collapsed_step":[0-9]+,"test_accuracy":null' collapsed/report.json ||
     fail "report.json does not say what collapsed"
 expect 0 '3 of 3 runs collapsed or diverged; not enough seeds to say' "$minim" compare $data --steps 3 \
     --lr 1e6 --precisions fp32,bf16 --seeds 3
-grep -q 'MiB  diverged$' out || fail "the table does not say what diverged: $(cat out)"
+grep -q '  diverged$' out || fail "the table does not say what diverged: $(cat out)"
 grep -q 'within the stated bound' out && fail "a diverged run was judged: $(cat out)"
 grep -q '1 run collapsed, at step' collapsed/report.html || fail "report.html does not say it"
 "$minim" compare $data --epochs 1 --seeds 3 --report report >out || fail compare

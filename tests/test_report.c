@@ -1,10 +1,12 @@
 /* tests/test_report.c: report.json and report.html of made-up comparisons: complete, well-formed,
  * escaped, and no file of it half written. */
+#include "tests/support_counting.h"
 #include "tests/support_report.h"
 #include "tests/support_suite.h"
 
 #include <check.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -150,6 +152,103 @@ START_TEST(json_of_nothing)
 }
 END_TEST
 
+/* ---- with a monitor -------------------------------------------------------------------------- */
+
+enum { LAYERS = 60, ROWS = 2 * LAYERS + 2 };
+static int64_t histograms[2][MN_MONITOR_BINS];
+static char names[LAYERS][24];
+static mn_monitor_row monitor_rows[ROWS];
+static mn_overflow monitor_overflows[3];
+static mn_train_monitor monitors[3];
+
+/* Layers with 90 values at 2^-20 and 10 at 2^lowest in forward and backward, two updated
+ * parameters, and in fp16 three overflows of two kinds. */
+static void make_monitors(int layers, int lowest)
+{
+    histograms[0][-20 - MN_MONITOR_LOWEST] = 90;
+    histograms[0][lowest - MN_MONITOR_LOWEST] += 10;
+    for (int i = 0; i < 2 * layers; i++) {
+        snprintf(names[i / 2], sizeof names[0], "block%d.conv<%d>", i / 8, i / 2);
+        monitor_rows[i] = (mn_monitor_row){.layer = names[i / 2],
+                                           .op = i % 2 ? "conv2d_backward" : "conv2d",
+                                           .backward_of = i % 2 ? "conv2d" : "",
+                                           .parameter = "",
+                                           .direction = i % 2 ? MN_BACKWARD : MN_FORWARD,
+                                           .dtype = MN_F16,
+                                           .count = 100,
+                                           .largest = 0.5,
+                                           .smallest = 1e-9,
+                                           .histogram = histograms[0],
+                                           .stored = 100,
+                                           .lost = i % 2 ? 25 : 0};
+    }
+    for (int i = 0; i < 2; i++)
+        monitor_rows[2 * layers + i] = (mn_monitor_row){.layer = "",
+                                                        .op = "sgd_step",
+                                                        .backward_of = "",
+                                                        .parameter = i ? "a&b" : "w",
+                                                        .direction = MN_UPDATE,
+                                                        .dtype = MN_F32,
+                                                        .histogram = histograms[1],
+                                                        .updates = 1000,
+                                                        .updates_lost = i ? 125 : 0};
+    for (int i = 0; i < 3; i++)
+        monitor_overflows[i] = (mn_overflow){.step = 5 + i,
+                                             .cause = MN_OVERFLOW_BACKWARD,
+                                             .row = &monitor_rows[i == 1 ? 3 : 1],
+                                             .largest = 60000.0,
+                                             .infinities = 2,
+                                             .input_name = ""};
+    for (int i = 0; i < 3; i++) {
+        monitors[i] = (mn_train_monitor){.steps = 10,
+                                         .underflow_fraction = 0.125,
+                                         .underflow_forward = 0.0,
+                                         .underflow_backward = 0.25,
+                                         .updates_lost = 0.0625,
+                                         .row_count = 2 * layers + 2,
+                                         .rows = monitor_rows,
+                                         .overflow_count = i == 2 ? 3 : 0,
+                                         .overflows = monitor_overflows};
+        mn_made.runs[i].monitor = &monitors[i];
+    }
+}
+
+START_TEST(json_of_a_monitor)
+{
+    static const char *const values[][2] = {
+        {"runs.2.underflow_fraction", "0.125"},
+        {"runs.2.monitor.steps", "10"},
+        {"runs.2.monitor.underflow_backward", "0.25"},
+        {"runs.2.monitor.updates_lost", "0.0625"},
+        {"runs.2.monitor.overflows.1.step", "6"},
+        {"runs.2.monitor.overflows.1.op", "\"conv2d\""},
+        {"runs.2.monitor.overflows.1.layer", "\"block0.conv<1>\""},
+        {"runs.2.monitor.overflows.1.max_abs", "60000"},
+        {"runs.1.monitor.overflows", "[]"},
+        {"runs.1.monitor.layers.1.layer", "\"block0.conv<1>\""},
+        {"runs.1.monitor.layers.1.forward.count", "100"},
+        {"runs.1.monitor.layers.1.forward.largest", "0.5"},
+        {"runs.1.monitor.layers.1.forward.lost", "0"},
+        {"runs.1.monitor.layers.1.backward.stored", "100"},
+        {"runs.1.monitor.layers.1.backward.lost", "25"},
+        {"runs.0.monitor.parameters.1.name", "\"a&b\""},
+        {"runs.0.monitor.parameters.1.updates", "1000"},
+        {"runs.0.monitor.parameters.1.lost", "125"},
+    };
+    mn_made_new(1, 2, 20);
+    make_monitors(2, -40);
+    char *json = json_text();
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        mn_json_check(json, values[i][0], values[i][1]);
+    ck_assert_ptr_null(mn_json_at(json, "runs.1.monitor.layers.2"));
+    free(json);
+    mn_made.runs[2].monitor = NULL;
+    json = json_text();
+    mn_json_check(json, "runs.2.monitor", "null");
+    free(json);
+}
+END_TEST
+
 /* ---- report.html ----------------------------------------------------------------------------- */
 
 /* What holds of every page; `there` must be on it. Freed by the caller. */
@@ -282,6 +381,69 @@ START_TEST(html_of_many_steps)
 }
 END_TEST
 
+/* Pictures of few layers, with names; kinds of overflow, each at its first step; lost updates. */
+START_TEST(html_of_a_monitor)
+{
+    mn_made_new(1, 2, 20);
+    make_monitors(2, -40);
+    char *html = HTML_WITH("Magnitudes by layer, fp32", "Magnitudes by layer, fp16",
+                           ">block0.conv&lt;1&gt;</text>", ">f16 loses</text>",
+                           "lost without loss scale", ">25&#160;%</text>", ">10&#160;%</text>",
+                           "step 5: block0.conv&lt;0&gt;: conv2d_backward (backward, f16)",
+                           "</td><td>2</td><td>7</td>", "a&amp;b</th><td>12.5&#160;%</td>",
+                           "<td>12.5&#160;%</td></tr>");
+    ck_assert_int_eq(mn_count_of(html, "<svg class=\"layers\""), 3);
+    ck_assert_int_eq(mn_count_of(html, "is not finite; largest finite value 60000"), 2);
+    ck_assert_ptr_null(strstr(html, "bf16 smallest"));
+    free(html);
+    make_monitors(2, -130); /* a tenth so small that BF16's limits come into view */
+    monitors[2].overflow_count = 0;
+    free(HTML_WITH("bf16 smallest", "All values of these steps were finite."));
+    mn_made_new(1, 2, 20);
+    html = HTML_WITH("not measured");
+    ck_assert_ptr_null(strstr(html, "Magnitudes by layer"));
+    free(html);
+}
+END_TEST
+
+/* Each allocation fails once; what is written all the same, with less to spare, is whole. */
+START_TEST(memory_for_a_monitor_runs_out)
+{
+    mn_test_counter counter = {.fail_at = 0};
+    mn_error error;
+    mn_made_new(1, 1, 5);
+    make_monitors(LAYERS, -40);
+    char *whole = HTML_WITH(">block14</text>");
+    int failures = 0;
+    mn_made.options.train.context.allocator = mn_test_counting(&counter);
+    do {
+        counter.calls = 0;
+        counter.fail_at++;
+        mn_status status = mn_made_write(&error);
+        ck_assert_int_eq(counter.blocks, 0);
+        ck_assert_msg(status == MN_OK || status == MN_ERR_MEMORY, "%s", error.message);
+        failures += status != MN_OK;
+        char *html = mn_made_read("report.html");
+        ck_assert(strcmp(html, whole) == 0);
+        free(html);
+    } while (counter.calls >= counter.fail_at);
+    ck_assert_int_gt(failures, 12);
+    free(whole);
+}
+END_TEST
+
+/* Of many layers those of a block share a row. */
+START_TEST(html_of_many_layers)
+{
+    mn_made_new(1, 1, 20);
+    make_monitors(LAYERS, -40);
+    char *html = HTML_WITH(">block14</text>", ">block0</text>");
+    ck_assert_ptr_null(strstr(html, ">block0."));
+    ck_assert_int_eq(mn_count_of(html, ">block3</text>"), 3);
+    free(html);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("report");
@@ -294,6 +456,10 @@ int main(void)
     tcase_add_test(tests, json_of_what_was_not_measured);
     tcase_add_test(tests, json_of_a_diverged_run);
     tcase_add_test(tests, json_of_nothing);
+    tcase_add_test(tests, json_of_a_monitor);
+    tcase_add_test(tests, html_of_a_monitor);
+    tcase_add_test(tests, html_of_many_layers);
+    tcase_add_test(tests, memory_for_a_monitor_runs_out);
     tcase_add_test(tests, html_of_one_seed);
     tcase_add_test(tests, html_of_five_seeds);
     tcase_add_test(tests, html_of_odd_runs);

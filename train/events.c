@@ -152,6 +152,37 @@ mn_status mn_event_troubles(mn_run *run, unsigned troubles, const mn_step_result
     return MN_OK;
 }
 
+/* The op is the one whose gradient overflowed; "ran" is what computed it. */
+void mn_overflow_json(mn_json_out *json, const mn_overflow *overflow)
+{
+    static const char *const directions[] = {"forward", "backward", "update"};
+    static const char *const causes[] = {"forward", "backward", "update", "input"};
+    const mn_monitor_row *row = overflow->row;
+    char text[512];
+    mn_out_integer(json, "step", overflow->step);
+    mn_out_string(json, "op", row->backward_of[0] ? row->backward_of : row->op);
+    mn_out_string(json, "layer", row->layer);
+    mn_out_string(json, "direction", directions[row->direction]);
+    mn_out_string(json, "dtype", mn_dtype_name(row->dtype));
+    mn_out_number(json, "max_abs", overflow->largest);
+    mn_out_integer(json, "infinities", overflow->infinities);
+    mn_out_integer(json, "nans", overflow->nans);
+    mn_out_string(json, "ran", row->op);
+    mn_out_string(json, "parameter", row->parameter);
+    mn_out_string(json, "cause", causes[overflow->cause]);
+    mn_out_string(json, "input", overflow->input_name);
+    mn_out_string(json, "text", mn_overflow_describe(overflow, text, sizeof text));
+}
+
+mn_status mn_event_overflow(mn_run *run, const mn_overflow *overflow)
+{
+    mn_json_out *json = begin(run, "overflow");
+    if (!json)
+        return MN_OK;
+    mn_overflow_json(json, overflow);
+    return end(run);
+}
+
 /* A loss that is not a number is told from one not measured by its accuracy. */
 static void put_loss(mn_json_out *json, const char *key, double loss, double accuracy)
 {
@@ -184,6 +215,9 @@ void mn_epoch_json(mn_json_out *json, const mn_epoch_result *result)
         {"nonfinite", MN_FIELD_INTEGER, AT(nonfinite)},
         {"peak_tensor_bytes", MN_FIELD_UNSIGNED, AT(peak_tensor_bytes)},
         {"peak_rss_bytes", MN_FIELD_UNSIGNED, AT(peak_rss_bytes)},
+        {"underflow_fraction", MN_FIELD_MEASURED, AT(underflow_fraction)},
+        {"underflow_forward", MN_FIELD_MEASURED, AT(underflow_forward)},
+        {"underflow_backward", MN_FIELD_MEASURED, AT(underflow_backward)},
     };
     mn_out_fields(json, fields, COUNT_OF(fields), result);
     put_loss(json, "validation_loss", result->validation_loss, result->validation_accuracy);

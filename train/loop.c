@@ -11,7 +11,8 @@
 static void watch_start(mn_run *run)
 {
     mn_stopwatch *watch = &run->watch;
-    if (watch->running || run->steps_here < MN_WARMUP_STEPS)
+    if (watch->running || run->steps_here < MN_WARMUP_STEPS ||
+        mn_run_monitors(run, run->progress.step + 1))
         return;
     watch->running = true;
     watch->started = mn_clock_seconds();
@@ -30,10 +31,10 @@ static void watch_stop(mn_run *run)
 {
     mn_stopwatch *watch = &run->watch;
     uint64_t peak = mn_memory_stats_get(run->context).peak_bytes;
-    if (peak > run->peak)
-        run->peak = peak;
     if (!watch->running)
         return;
+    if (peak > run->peak)
+        run->peak = peak;
     watch->running = false;
     watch->seconds += mn_clock_seconds() - watch->started;
     watch->waited += mn_loader_wait_seconds(run->train) - watch->waited_before;
@@ -91,6 +92,7 @@ static mn_status take_result(void *user, const mn_step_result *result)
     if (mn_grad_scaler_is_enabled(run->scaler))
         MN_TRY(
             mn_event_troubles(run, mn_skips_take(&p->skips, result, &run->options.scaler), result));
+    MN_TRY(mn_run_monitor_tell(run, result->step));
     if (run->options.progress)
         tell_progress(run, result);
     return MN_OK;
@@ -119,6 +121,7 @@ static mn_status check_scale(mn_run *run)
 
 static mn_status collect(mn_run *run)
 {
+    MN_TRY(mn_run_monitor_collect(run));
     MN_TRY(mn_trainer_collect(&run->trainer, take_result, run));
     return check_scale(run);
 }
@@ -219,12 +222,26 @@ static mn_status settle_window(mn_run *run, int64_t samples)
         if (scaler.collapsed || run->trainer.retries == run->options.retry)
             return MN_OK;
         mn_trainer_retry(&run->trainer);
+        if (mn_run_monitors(run, run->progress.step + 1))
+            MN_TRY(mn_monitor_step(run->monitor.monitor, run->progress.step + 1));
     }
+}
+
+/* Steps that the monitor looks on at are not timed. */
+static mn_status begin_monitored(mn_run *run)
+{
+    if (run->watch.running)
+        MN_TRY(mn_synchronize(run->context));
+    watch_stop(run);
+    return mn_run_monitor_look(run, true);
 }
 
 static mn_status run_window(mn_run *run)
 {
     mn_run_progress *p = &run->progress;
+    const bool monitored = mn_run_monitors(run, p->step + 1);
+    if (monitored)
+        MN_TRY(begin_monitored(run));
     int64_t left = run->count - p->position;
     int64_t samples = run->window < left ? run->window : left;
     run->trainer.retries = 0;
@@ -234,15 +251,17 @@ static mn_status run_window(mn_run *run)
     run->steps_here++;
     if (run->watch.running)
         run->watch.images += samples;
-    if (run->steps_here != MN_WARMUP_STEPS)
+    if (monitored)
+        MN_TRY(mn_run_monitor_look(run, false));
+    if (run->steps_here < MN_WARMUP_STEPS || (run->steps_here > MN_WARMUP_STEPS && !monitored))
         return MN_OK;
     MN_TRY(mn_synchronize(run->context));
-    run->peak = 0;
     watch_resume(run);
     return MN_OK;
 }
 
-/* ---- epochs ---------------------------------------------------------------------------------- */
+/* ---- epochs
+ * ---------------------------------------------------------------------------------- */
 
 /* What has no loader is left as not measured. */
 static mn_status evaluate_part(mn_run *run, mn_loader *loader, double *loss, double *accuracy,
@@ -288,6 +307,7 @@ static mn_status measure_epoch(mn_run *run, mn_epoch_result *r)
     r->scale = scaler.scale;
     r->peak_tensor_bytes = run->peak;
     r->peak_rss_bytes = mn_peak_rss();
+    mn_run_monitor_epoch(run, r);
     return MN_OK;
 }
 
@@ -319,10 +339,11 @@ void mn_run_next_epoch(mn_run *run)
     run->watch = (mn_stopwatch){.running = false};
 }
 
-/* ---- the loop -------------------------------------------------------------------------------- */
+/* ---- the loop
+ * -------------------------------------------------------------------------------- */
 
-/* What is due after a window. The last epoch of a run may be cut short by --steps; it is an epoch
- * all the same. One cut short by --stop-after or cancel will be gone on with. */
+/* What is due after a window. The last epoch of a run may be cut short by --steps; it is an
+ * epoch all the same. One cut short by --stop-after or cancel will be gone on with. */
 static mn_status after_window(mn_run *run, bool stop)
 {
     const mn_train_options *o = &run->options;
@@ -369,7 +390,8 @@ static mn_status train(mn_run *run)
     return mn_event_end(run);
 }
 
-/* ---- results --------------------------------------------------------------------------------- */
+/* ---- results
+ * --------------------------------------------------------------------------------- */
 
 /* What mn_train returns, with what it needs to be freed. */
 typedef struct owned_result {
@@ -384,6 +406,7 @@ void mn_train_result_free(mn_train_result *result)
         return;
     owned_result *owned = (owned_result *)result;
     mn_allocator allocator = owned->steps.allocator;
+    mn_train_monitor_free(owned->result.monitor);
     mn_list_free(&owned->steps);
     mn_list_free(&owned->epochs);
     mn_out_free(&owned->names);
@@ -398,9 +421,11 @@ static mn_train_result *make_result(mn_run *run)
     mn_out_init(&names, &run->allocator);
     mn_put(&names, "%s%c%s", run->options.model, '\0', run->info.name);
     const char *text = mn_out_text(&names);
-    if (!owned || !text) {
+    mn_train_monitor *monitor = mn_run_monitor_keep(run);
+    if (!owned || !text || (run->monitor.monitor && !monitor)) {
         mn_error_set(&run->error, MN_ERR_MEMORY, "no memory for the result of a run");
         mn_out_free(&names);
+        mn_train_monitor_free(monitor);
         if (owned)
             run->allocator.free(run->allocator.user, owned, sizeof *owned);
         return NULL;
@@ -424,6 +449,7 @@ static mn_train_result *make_result(mn_run *run)
         .seconds = mn_clock_seconds() - run->started,
         .cancelled = run->cancelled,
         .collapsed_step = run->collapsed_step,
+        .monitor = monitor,
     };
     return &owned->result;
 }

@@ -125,6 +125,7 @@ static mn_status check_integers(const mn_train_options *o, mn_error *error)
         {"--checkpoint-every", o->checkpoint_every, 0},
         {"--warmup", o->warmup, 0},
         {"--retry", o->retry, 0},
+        {"--monitor-every", o->monitor, 0},
         {"--step-size", o->step_size, o->schedule == MN_SCHEDULE_STEP},
     };
     MN_TRY(mn_check_integers(rules, sizeof rules / sizeof *rules, error));

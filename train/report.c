@@ -51,6 +51,10 @@ void mn_report_figures(const mn_report *report, const mn_compare_row *row,
             mn_isnan_f64(d->max_loss_delta) ? (double)INFINITY : d->max_loss_delta;
     if (run->collapsed_step > 0)
         figures[MN_FIGURE_COLLAPSED] = (double)run->collapsed_step;
+    if (run->monitor) {
+        figures[MN_FIGURE_UNDERFLOW] = run->monitor->underflow_fraction;
+        figures[MN_FIGURE_UPDATES_LOST] = run->monitor->updates_lost;
+    }
     if (ended)
         read_epoch(&run->epochs[run->epoch_count - 1], figures);
 }

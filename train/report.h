@@ -37,6 +37,8 @@ typedef enum mn_figure {
     MN_FIGURE_SPEED,  /* images per second */
     MN_FIGURE_MEMORY, /* peak of tensors, bytes */
     MN_FIGURE_WAIT,   /* fraction of the time */
+    MN_FIGURE_UNDERFLOW,
+    MN_FIGURE_UPDATES_LOST,
     MN_FIGURES
 } mn_figure;
 /* NaN stands for "not measured". */
@@ -69,13 +71,17 @@ mn_label mn_signed(double value); /* always with a sign; two decimals */
 /* ---- parts ----------------------------------------------------------------------------------- */
 
 /* Sentences on how to read a report, in its page and its JSON: report_json.c. */
-#define MN_REPORT_NOTES 4
+#define MN_REPORT_NOTES 5
 extern const char *const mn_report_notes[MN_REPORT_NOTES];
 
 void mn_report_json(mn_json_out *page, const mn_report *report);
 void mn_report_html(mn_json_out *page, const mn_report *report, const char *json);
 /* report_charts.c: a <figure> for each chart that has something to show, in a <div>. */
 void mn_report_charts(mn_json_out *page, const mn_report *report);
+/* report_numerics.c: what monitors have seen, of all runs as figures and tables (nothing without a
+ * monitor), and of a run as the member "monitor". */
+void mn_report_numerics(mn_json_out *page, const mn_report *report);
+void mn_report_numerics_json(mn_json_out *json, const mn_train_monitor *monitor);
 extern const char mn_report_style[]; /* report_style.c: the style sheet, without < and & */
 
 /* report_file.c: makes the folder and those above it, and sees that files can be made in it;

@@ -40,14 +40,15 @@ static void put_summary(mn_json_out *page, const mn_report *report, const mn_com
 {
     mn_figure metric = report->validation ? MN_FIGURE_VALIDATION : MN_FIGURE_TEST;
     mn_stat skipped = mn_report_stat(report, d->precision, MN_FIGURE_SKIPPED);
-    mn_put(page,
-           "<p>Final %s accuracy %s against %s in FP32: <strong>%s&#160;points</strong>, at "
-           "\xc3\x97%s its speed and \xc3\x97%s its tensor memory; skipped steps: %s%s.</p>",
+    mn_put(page, "<p>Final %s accuracy %s against %s in FP32: <strong>%s&#160;points</strong>",
            report->validation ? "validation" : "test",
            mn_number(100.0 * mn_report_stat(report, d->precision, metric).mean, 2, "%").text,
            mn_number(100.0 * mn_report_stat(report, "fp32", metric).mean, 2, "%").text,
-           mn_signed(d->accuracy_delta_pp_mean).text, mn_number(d->throughput_ratio, 2, "").text,
-           mn_number(d->memory_ratio, 2, "").text,
+           mn_signed(d->accuracy_delta_pp_mean).text);
+    if (isfinite(d->throughput_ratio) && isfinite(d->memory_ratio))
+        mn_put(page, ", at \xc3\x97%s its speed and \xc3\x97%s its tensor memory",
+               mn_number(d->throughput_ratio, 2, "").text, mn_number(d->memory_ratio, 2, "").text);
+    mn_put(page, "; skipped steps: %s%s.</p>",
            mn_number(skipped.mean, skipped.mean == floor(skipped.mean) ? 0 : 1, "").text,
            skipped.n > 1 ? " a run" : "");
 }
@@ -134,6 +135,8 @@ static const table_row rows[] = {
     {"Images per second", "", MN_FIGURE_SPEED, 1.0, 0, BAR},
     {"Peak tensor memory", "MiB", MN_FIGURE_MEMORY, 1.0 / 1048576.0, 2, BAR},
     {"Waiting for data", "%", MN_FIGURE_WAIT, 100.0, 1, MEAN},
+    {"Values lost to underflow", "%", MN_FIGURE_UNDERFLOW, 100.0, -3, MEAN},
+    {"Updates that changed nothing", "%", MN_FIGURE_UPDATES_LOST, 100.0, -3, MEAN},
 };
 
 /* Half as long as its room for FP32. */
@@ -275,6 +278,7 @@ void mn_report_html(mn_json_out *page, const mn_report *report, const char *json
     put_cards(page, report);
     put_table(page, report);
     put_charts(page, report);
+    mn_report_numerics(page, report);
     mn_put(page, "<h2>How to read this</h2>\n");
     for (int i = 0; i < MN_REPORT_NOTES; i++) {
         int subject = (int)strcspn(mn_report_notes[i], ":");

@@ -209,6 +209,7 @@ static mn_status open_parts(mn_run *run, const mn_state_dict *resumed)
     if (resumed)
         MN_TRY(mn_identity_check(run, resumed));
     MN_TRY(open_model(run));
+    MN_TRY(mn_run_monitor_open(run));
     return resumed ? mn_run_load(run, resumed) : MN_OK;
 }
 
@@ -262,6 +263,7 @@ void mn_run_close(mn_run *run)
     mn_loader_free(run->train);
     mn_loader_free(run->validation);
     mn_loader_free(run->test);
+    mn_run_monitor_close(run);
     mn_trainer_close(&run->trainer);
     mn_module_buffers_free(run->buffers);
     mn_grad_scaler_free(run->scaler);

@@ -120,6 +120,16 @@ typedef struct mn_stopwatch {
     int64_t images;
 } mn_stopwatch;
 
+/* The numerics monitor of a run. */
+typedef struct mn_run_monitor {
+    mn_monitor *monitor; /* NULL: none */
+    int64_t steps;       /* it has looked on at */
+    bool fresh;          /* it has since the last collect */
+    mn_list overflows;   /* mn_overflow, with the numbers of their rows in */
+    mn_list places;      /* i64 */
+    int64_t told;        /* overflows that the log has */
+} mn_run_monitor;
+
 typedef struct mn_run {
     mn_train_options options;
     mn_error error; /* first error that is not the context's */
@@ -153,6 +163,7 @@ typedef struct mn_run {
     bool cancelled;
     int64_t collapsed_step; /* 0: the loss scale has not collapsed */
     mn_list step_results, epoch_results;
+    mn_run_monitor monitor;
     mn_json_out json;
     char rules[4096];
 } mn_run;
@@ -193,16 +204,34 @@ void mn_run_next_epoch(mn_run *run);
 /* As mn_train, but a collapse of the loss scale ends the run and is said in its result. */
 mn_train_result *mn_train_collapsible(const mn_train_options *options, mn_error *error);
 
+/* monitor.c: the monitor of a run; without one, all of it does nothing. */
+mn_status mn_run_monitor_open(mn_run *run);
+void mn_run_monitor_close(mn_run *run);
+/* Whether it looks on at a step. */
+bool mn_run_monitors(const mn_run *run, int64_t step);
+/* Has it look on at the window that begins, or no longer. */
+mn_status mn_run_monitor_look(mn_run *run, bool begins);
+/* Brings what it has seen to the host: before results of steps are taken there. */
+mn_status mn_run_monitor_collect(mn_run *run);
+/* Logs what was first not finite in steps up to this one. */
+mn_status mn_run_monitor_tell(mn_run *run, int64_t step);
+void mn_run_monitor_epoch(const mn_run *run, mn_epoch_result *result);
+/* A copy for the result of the run, in one block; NULL: there is none, or memory ran out. */
+mn_train_monitor *mn_run_monitor_keep(mn_run *run);
+void mn_train_monitor_free(const mn_train_monitor *monitor);
+
 /* events.c: lines for options.log. */
 mn_status mn_event_start(mn_run *run);
+mn_status mn_event_overflow(mn_run *run, const mn_overflow *overflow);
 mn_status mn_event_step(mn_run *run, const mn_step_result *result);
 /* A warning for each trouble that this process has not told yet, also to the notice callback. */
 mn_status mn_event_troubles(mn_run *run, unsigned troubles, const mn_step_result *result);
 mn_status mn_event_epoch(mn_run *run, const mn_epoch_result *result);
 mn_status mn_event_end(mn_run *run);
 
-/* For compare's report as well: the members (without braces) of an epoch's object, and the object
- * of the hyper-parameters. */
+/* For compare's report as well: the members (without braces) of an overflow's and of an epoch's
+ * object, and the object of the hyper-parameters. */
+void mn_overflow_json(mn_json_out *json, const mn_overflow *overflow);
 void mn_epoch_json(mn_json_out *json, const mn_epoch_result *result);
 void mn_config_json(mn_json_out *json, const mn_train_options *options, const char *model,
                     const char *data);

@@ -50,7 +50,7 @@ void mn_row_store(const mn_call *call, const mn_view *view, int64_t start, int64
             ((uint8_t *)to)[i] = (uint8_t)row[i];
     } else if (to != row) {
         call->cpu->converters[view->dtype].from_f32((size_t)n, row, to);
-        if (call->stores)
+        if (call->stores && mn_is_16_bit(view->dtype))
             mn_count_stores(call->stores, n, row, to);
     }
 }
