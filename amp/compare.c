@@ -26,11 +26,11 @@ void mn_kept_drop(mn_kept *outputs)
 static void add_difference(mn_difference *d, int64_t n, const double *reference, const double *x)
 {
     for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(reference[i]))
+        if (!mn_isfinite_f64(reference[i]))
             continue;
         d->reference = fmax(d->reference, fabs(reference[i]));
         d->reference_squares += reference[i] * reference[i];
-        if (isfinite(x[i])) {
+        if (mn_isfinite_f64(x[i])) {
             d->largest = fmax(d->largest, fabs(x[i] - reference[i]));
             d->squares += (x[i] - reference[i]) * (x[i] - reference[i]);
         } else {

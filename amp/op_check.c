@@ -269,10 +269,10 @@ static double error_of(const item *got, const item *want)
     }
     for (int64_t i = 0; i < want->count; i++) {
         const double a = got->values[i], b = want->values[i];
-        if (a == b || (isnan(a) && isnan(b)))
+        if (a == b || (mn_isnan_f64(a) && mn_isnan_f64(b)))
             continue;
         double error = fabs(a - b) / largest;
-        worst = error >= worst ? error : isnan(error) ? (double)INFINITY : worst;
+        worst = error >= worst ? error : mn_isnan_f64(error) ? (double)INFINITY : worst;
     }
     return worst;
 }
@@ -352,7 +352,7 @@ static bool has_nan(const outcome *o)
 {
     for (int i = 0; i < o->count; i++)
         for (int64_t j = 0; j < o->items[i].count && o->items[i].what != gradient_of; j++)
-            if (isnan(o->items[i].values[j]))
+            if (mn_isnan_f64(o->items[i].values[j]))
                 return true;
     return false;
 }

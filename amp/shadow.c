@@ -489,9 +489,9 @@ static mn_status read_options(shadow_check *c, const mn_shadow_options *given)
     if (o->dtype != MN_F16 && o->dtype != MN_BF16)
         return mn_fail(context, MN_ERR_DTYPE, "shadow check: %s, must be f16 or bf16",
                        mn_dtype_name(o->dtype));
-    if (isnan(o->tolerance))
+    if (mn_isnan_f64(o->tolerance))
         o->tolerance = o->dtype == MN_F16 ? 0.25 : 0.5;
-    if (!c->function || o->tolerance < 0.0 || o->batches < 1 || !isfinite(o->loss_scale) ||
+    if (!c->function || o->tolerance < 0.0 || o->batches < 1 || !mn_isfinite_f64(o->loss_scale) ||
         o->loss_scale < 0.0)
         return mn_fail(context, MN_ERR_ARGUMENT, "shadow check: %s",
                        !c->function         ? "the function is NULL"

@@ -47,6 +47,10 @@ awk -v header_lines=$header_lines '
     /\t/ { report("a tab") }
     /[ \t\r]$/ { report("trailing blanks") }
     /(^|[^A-Za-z0-9_])(TODO|FIXME|XXX)([^A-Za-z0-9_]|$)/ { report("a mark of unfinished work") }
+    # Folded under -ffast-math; kernels, which lose NaN then in any case, may.
+    /[^_A-Za-z](isnan|isfinite|isinf)\(/ && name ~ /^(core|ops|autograd|optim|amp|models|datasets|train)\/[^\/]*$/ {
+        report("the C library\047s test of finiteness: use mn_isfinite_f64 or mn_isnan_f64")
+    }
     # In formatted code only functions open and close in the first column.
     /^\{/ { start = FNR }
     /^\}/ && start {

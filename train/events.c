@@ -64,7 +64,7 @@ void mn_config_json(mn_json_out *json, const mn_train_options *options, const ch
     mn_train_options known = *options;
     if (mn_isnan_f64(known.lr))
         known.lr = mn_default_lr(options->optimizer);
-    if (isnan(known.gamma))
+    if (mn_isnan_f64(known.gamma))
         known.gamma = MN_DEFAULT_GAMMA;
     mn_out_string(json, "model", model);
     mn_out_string(json, "data", data);

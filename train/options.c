@@ -184,7 +184,7 @@ static mn_status check_choices(const mn_train_options *o, mn_error *error)
     if (o->schedule == MN_SCHEDULE_ONE_CYCLE && o->warmup > 0)
         return mn_error_set(error, MN_ERR_ARGUMENT,
                             "--warmup is not for --schedule onecycle, which warms up itself");
-    if (o->schedule != MN_SCHEDULE_STEP && (o->step_size > 0 || !isnan(o->gamma)))
+    if (o->schedule != MN_SCHEDULE_STEP && (o->step_size > 0 || !mn_isnan_f64(o->gamma)))
         return mn_error_set(error, MN_ERR_ARGUMENT, "%s is of --schedule step, not of %s",
                             o->step_size > 0 ? "--step-size" : "--gamma",
                             mn_schedule_name(o->schedule));
@@ -214,7 +214,7 @@ mn_status mn_train_options_read(const mn_train_options *given, mn_train_options 
     MN_TRY(check_choices(options, error));
     if (mn_isnan_f64(options->lr))
         options->lr = mn_default_lr(options->optimizer);
-    if (isnan(options->gamma))
+    if (mn_isnan_f64(options->gamma))
         options->gamma = MN_DEFAULT_GAMMA;
     MN_TRY(check_integers(options, error));
     return check_numbers(options, error);

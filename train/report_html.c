@@ -45,7 +45,7 @@ static void put_summary(mn_json_out *page, const mn_report *report, const mn_com
            mn_number(100.0 * mn_report_stat(report, d->precision, metric).mean, 2, "%").text,
            mn_number(100.0 * mn_report_stat(report, "fp32", metric).mean, 2, "%").text,
            mn_signed(d->accuracy_delta_pp_mean).text);
-    if (isfinite(d->throughput_ratio) && isfinite(d->memory_ratio))
+    if (mn_isfinite_f64(d->throughput_ratio) && mn_isfinite_f64(d->memory_ratio))
         mn_put(page, ", at \xc3\x97%s its speed and \xc3\x97%s its tensor memory",
                mn_number(d->throughput_ratio, 2, "").text, mn_number(d->memory_ratio, 2, "").text);
     mn_put(page, "; skipped steps: %s%s.</p>",

@@ -137,7 +137,7 @@ static void draw_shares(const picture *p)
         const double share = lost_share(p, &p->layers[i].sides[p->side]);
         mn_put(p->page, "<text class=\"%s\" x=\"%.1f\" y=\"%d\" text-anchor=\"end\">%s</text>",
                share >= 0.01 ? "axis" : "", x, TOP + ROW * i + 12,
-               isnan(share)                  ? "\xe2\x80\x93"
+               mn_isnan_f64(share)           ? "\xe2\x80\x93"
                : share > 0.0 && share < 1e-5 ? "&lt;0.001&#160;%"
                                              : mn_number(100.0 * share, -2, "%").text);
     }
