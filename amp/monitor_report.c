@@ -144,7 +144,6 @@ mn_monitor_totals mn_monitor_totals_get(const mn_monitor *monitor)
 
 const char *mn_overflow_describe(const mn_overflow *overflow, char *buffer, size_t size)
 {
-    static const char *const directions[] = {"forward", "backward", "update"};
     static const char *const verdicts[] = {
         [MN_OVERFLOW_FORWARD] = "no loss scale can mend that",
         [MN_OVERFLOW_BACKWARD] = "a lower loss scale may mend that",
@@ -156,11 +155,11 @@ const char *mn_overflow_describe(const mn_overflow *overflow, char *buffer, size
     const char *input = !is_input                 ? ""
                         : overflow->input_name[0] ? overflow->input_name
                                                   : "what the op was given (the data?)";
-    snprintf(buffer, size,
-             "step %lld: %s%s%s (%s, %s) is not finite; largest finite value %g: %s%s",
-             (long long)overflow->step, row->layer[0] ? row->layer : row->parameter,
-             row->layer[0] || row->parameter[0] ? ": " : "", row->op, directions[row->direction],
-             mn_dtype_name(row->dtype), overflow->largest, verdicts[overflow->cause], input);
+    snprintf(
+        buffer, size, "step %lld: %s%s%s (%s, %s) is not finite; largest finite value %g: %s%s",
+        (long long)overflow->step, row->layer[0] ? row->layer : row->parameter,
+        row->layer[0] || row->parameter[0] ? ": " : "", row->op, mn_direction_name(row->direction),
+        mn_dtype_name(row->dtype), overflow->largest, verdicts[overflow->cause], input);
     return buffer;
 }
 

@@ -95,9 +95,6 @@ static void close_pass(pass *p)
 
 /* ---- table and JSON -------------------------------------------------------------------------- */
 
-static const char *const directions[] = {
-    [MN_FORWARD] = "forward", [MN_BACKWARD] = "backward", [MN_UPDATE] = "update"};
-
 /* "f16 f16 -" of tensors into buffer. */
 static const char *dtypes_of(const mn_trace_tensor *tensors, int count, char *buffer, size_t size)
 {
@@ -128,8 +125,8 @@ static void print_table(FILE *out, const mn_trace *trace)
         snprintf(rule, sizeof rule, "%s%s%s", e.is_cast ? "for " : "",
                  e.in_region ? mn_cast_rule_name(e.rule) : "-", e.overridden ? "*" : "");
         fprintf(out, format, op, e.op, layer, *e.layer != '\0' ? e.layer : "-",
-                directions[e.direction], rule, e.in_region ? mn_dtype_name(e.region) : "-", inputs,
-                dtypes_of(e.inputs, e.input_count, in, sizeof in),
+                mn_direction_name(e.direction), rule, e.in_region ? mn_dtype_name(e.region) : "-",
+                inputs, dtypes_of(e.inputs, e.input_count, in, sizeof in),
                 dtypes_of(e.outputs, e.output_count, made, sizeof made),
                 mn_served_by_name(e.served));
     }
@@ -169,7 +166,7 @@ static void print_json(FILE *out, const pass *p, const settings *set)
         const char *quote = e.in_region ? "\"" : "";
         fprintf(out, "%s{\"op\":\"%s\",\"layer\":", i > 0 ? "," : "", e.op);
         cli_json_string(out, e.layer);
-        fprintf(out, ",\"direction\":\"%s\",\"backward_of\":\"%s\"", directions[e.direction],
+        fprintf(out, ",\"direction\":\"%s\",\"backward_of\":\"%s\"", mn_direction_name(e.direction),
                 e.backward_of);
         fprintf(out, ",\"rule\":%s%s%s,\"region\":%s%s%s", quote,
                 e.in_region ? mn_cast_rule_name(e.rule) : "null", quote, quote,

@@ -2,7 +2,6 @@
 #include "cli.h"
 
 static const char *const formats[2] = {"f16", "bf16"};
-static const char *const directions[] = {"forward", "backward", "update"};
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
@@ -36,7 +35,7 @@ static void print_row_json(const mn_range_row *row)
     print_text("parameter", m->parameter);
     printf("\"direction\":\"%s\",\"dtype\":\"%s\",\"output\":%d,\"exempt\":%s,\"count\":%lld,"
            "\"zeros\":%lld,\"infinities\":%lld,\"nans\":%lld,\"largest\":%.9g,\"smallest\":%.9g",
-           directions[m->direction], mn_dtype_name(m->dtype), m->output,
+           mn_direction_name(m->direction), mn_dtype_name(m->dtype), m->output,
            row->exempt ? "true" : "false", (long long)m->count, (long long)m->zeros,
            (long long)m->infinities, (long long)m->nans, m->largest, m->smallest);
     print_fit_json(row, 0);
@@ -86,7 +85,8 @@ static void print_row(const mn_range_row *row)
 {
     const mn_monitor_row *m = row->row;
     printf("%-18.40s %-24.30s %-8s %-4s %9.3g %9.3g  ", m->layer[0] ? m->layer : m->parameter,
-           m->op, directions[m->direction], mn_dtype_name(m->dtype), m->smallest, m->largest);
+           m->op, mn_direction_name(m->direction), mn_dtype_name(m->dtype), m->smallest,
+           m->largest);
     print_verdict(row, 0);
     putchar('\n');
 }
@@ -105,11 +105,11 @@ static void print_summary(const mn_range_result *r, int format)
         const char *layer = m->layer[0] ? m->layer : m->parameter;
         if (m->infinities + m->nans > 0)
             printf("  is not finite in %s at %s %s %s\n", mn_dtype_name(m->dtype), layer, m->op,
-                   directions[m->direction]);
+                   mn_direction_name(m->direction));
         else if (!r->rows[i].exempt && m->direction != MN_BACKWARD &&
                  r->rows[i].fit[format].plain.overflows)
             printf("  overflows by %.2gx at %s %s %s\n", r->rows[i].fit[format].factor, layer,
-                   m->op, directions[m->direction]);
+                   m->op, mn_direction_name(m->direction));
     }
 }
 

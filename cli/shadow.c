@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const directions[] = {"forward", "backward", "update"};
-
 static void print_json(const mn_shadow_report *r)
 {
     printf("{\"amp\":\"%s\",\"batches\":%lld,\"tolerance\":", cli_amp_name(r->dtype),
@@ -24,8 +22,8 @@ static void print_json(const mn_shadow_report *r)
         cli_json_string(stdout, row->layer);
         printf(",\"op\":\"%s\",\"backward_of\":\"%s\",\"direction\":\"%s\",\"occurrence\":%lld,"
                "\"dtype\":\"%s\",\"error\":",
-               row->op, row->backward_of, directions[row->direction], (long long)row->occurrence,
-               mn_dtype_name(row->dtype));
+               row->op, row->backward_of, mn_direction_name(row->direction),
+               (long long)row->occurrence, mn_dtype_name(row->dtype));
         cli_json_measured(stdout, row->error);
         printf(",\"rms\":");
         cli_json_measured(stdout, row->rms);
@@ -67,7 +65,7 @@ static void print_rows(const mn_shadow_report *r)
     for (int64_t i = 0; i < r->row_count; i++) {
         const mn_shadow_row *row = &r->rows[i];
         printf("%-*s  %-8s  %-5s", width, name_of(row, name, sizeof name),
-               directions[row->direction], mn_dtype_name(row->dtype));
+               mn_direction_name(row->direction), mn_dtype_name(row->dtype));
         print_number(row->error);
         print_number(row->rms);
         print_number(row->local_error);

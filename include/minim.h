@@ -238,6 +238,8 @@ typedef enum mn_direction {
     MN_BACKWARD = 1, /* applied by backward */
     MN_UPDATE = 2    /* of an optimizer, a scaler or a report */
 } mn_direction;
+/* "forward", "backward" or "update"; static storage. */
+MN_API const char *mn_direction_name(mn_direction direction);
 
 /* ---------------------------------------------------------------------------------------------
  * Tensors

@@ -126,6 +126,13 @@ const char *mn_cast_rule_name(mn_cast_rule rule)
     return index < sizeof rule_names / sizeof *rule_names ? rule_names[index] : "unknown";
 }
 
+const char *mn_direction_name(mn_direction direction)
+{
+    static const char *const names[] = {"forward", "backward", "update"};
+    size_t index = (size_t)direction;
+    return index < sizeof names / sizeof *names ? names[index] : "unknown";
+}
+
 const char *mn_served_by_name(mn_served_by served)
 {
     static const char *const names[] = {"none", "kernel", "reference", "widened", "view", "shadow"};

@@ -155,14 +155,13 @@ mn_status mn_event_troubles(mn_run *run, unsigned troubles, const mn_step_result
 /* The op is the one whose gradient overflowed; "ran" is what computed it. */
 void mn_overflow_json(mn_json_out *json, const mn_overflow *overflow)
 {
-    static const char *const directions[] = {"forward", "backward", "update"};
     static const char *const causes[] = {"forward", "backward", "update", "input"};
     const mn_monitor_row *row = overflow->row;
     char text[512];
     mn_out_integer(json, "step", overflow->step);
     mn_out_string(json, "op", row->backward_of[0] ? row->backward_of : row->op);
     mn_out_string(json, "layer", row->layer);
-    mn_out_string(json, "direction", directions[row->direction]);
+    mn_out_string(json, "direction", mn_direction_name(row->direction));
     mn_out_string(json, "dtype", mn_dtype_name(row->dtype));
     mn_out_number(json, "max_abs", overflow->largest);
     mn_out_integer(json, "infinities", overflow->infinities);
