@@ -36,7 +36,7 @@ mn_status mn_autocast_begin(mn_context *context, mn_dtype dtype)
     mn_autocast *autocast = context ? mn_autocast_state(context) : NULL;
     if (!autocast)
         return mn_error_status(context);
-    if (dtype != MN_F16 && dtype != MN_BF16 && dtype != MN_F32)
+    if (!mn_is_16_bit(dtype) && dtype != MN_F32)
         mn_fail(context, MN_ERR_DTYPE,
                 "autocast_begin: dtype is %s, must be f16, bf16, or f32 for no casts",
                 mn_dtype_name(dtype));
@@ -63,11 +63,6 @@ mn_dtype mn_autocast_dtype(const mn_context *context)
 }
 
 /* ---- casts ----------------------------------------------------------------------------------- */
-
-static bool is_low(mn_dtype dtype)
-{
-    return dtype == MN_F16 || dtype == MN_BF16;
-}
 
 static bool is_parameter(const mn_tensor *x)
 {
@@ -99,7 +94,7 @@ static mn_tensor *cast(const mn_op *op, mn_tensor *x, mn_dtype dtype)
 {
     const mn_cast_attributes attributes = {dtype};
     mn_context *context = x->context;
-    mn_tensor *y = is_low(dtype) && is_parameter(x) && !(op->flags & MN_OP_VIEW)
+    mn_tensor *y = mn_is_16_bit(dtype) && is_parameter(x) && !(op->flags & MN_OP_VIEW)
                        ? from_shadow(x, dtype)
                        : mn_dispatch1(context, MN_OP_cast, &x, 1, &attributes);
     if (!y || mn_record(context, &mn_ops[MN_OP_cast], &x, 1, &attributes, &y) != MN_OK)
@@ -174,7 +169,7 @@ mn_status mn_autocast_inputs(mn_context *context, const mn_op *op, mn_tensor **i
     case MN_CAST_PROMOTE:
         return cast_all(context, op, inputs, count, widest(inputs, count));
     case MN_CAST_FP32_OUT:
-        choice->f32_output = count > 0 && inputs[0] && is_low(inputs[0]->dtype);
+        choice->f32_output = count > 0 && inputs[0] && mn_is_16_bit(inputs[0]->dtype);
         return MN_OK;
     case MN_CAST_REFUSE:
         return mn_fail(context, MN_ERR_UNSUPPORTED, "%s is unsafe inside an autocast region: %s%s",

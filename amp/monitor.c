@@ -226,14 +226,12 @@ static void after(mn_observer *observer, mn_context *context, const mn_observed 
         mn_place *place = monitor->now[i];
         if (!place)
             continue;
-        const mn_inspect_attributes attributes = {monitor->key, monitor->step, monitor->order,
-                                                  place->number};
+        const mn_inspect_attributes attributes = {monitor->key, monitor->step, place->number};
         inputs[0] = place->counts;
         inputs[2] = part_of(call, i);
         mn_dispatch(context, &mn_inspect_op, inputs, 3 + sources, &attributes, false, NULL);
         watch(monitor, place, call, true);
     }
-    monitor->order++;
 }
 
 /* ---- making and switching -------------------------------------------------------------------- */
@@ -288,7 +286,6 @@ mn_status mn_monitor_step(mn_monitor *monitor, int64_t step)
     MN_TRY(check(monitor));
     monitor->key++;
     monitor->step = step;
-    monitor->order = 0;
     return MN_OK;
 }
 

@@ -38,7 +38,7 @@ struct mn_monitor {
     mn_place *now[MN_MAX_OUTPUTS]; /* of the call that runs */
     int64_t places;
     mn_tensor *ring; /* events */
-    int64_t key, step, order;
+    int64_t key, step;
     /* As collected. */
     int64_t shown, shown_capacity;
     mn_monitor_row *rows;

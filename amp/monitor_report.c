@@ -85,7 +85,6 @@ static mn_overflow overflow_of(const mn_monitor *monitor, const int64_t event[MN
         place = place->next;
     return (mn_overflow){
         .step = event[MN_EVENT_STEP],
-        .order = event[MN_EVENT_ORDER],
         .cause = cause_of(place, input),
         .row = &monitor->rows[place->number],
         .largest = from_bits(event[MN_EVENT_LARGEST]),

@@ -455,7 +455,7 @@ static mn_status check_rule(check *c, mn_dtype region, int variant, const outcom
         const mn_dtype dtype = o->items[i].dtype;
         if (lowers && i == 0 && dtype != region && mn_dtype_is_float(dtype))
             return mismatch(c, &o->items[i], "does not have the region's dtype");
-        if (raises && (dtype == MN_F16 || dtype == MN_BF16))
+        if (raises && mn_is_16_bit(dtype))
             return mismatch(c, &o->items[i], "is not f32");
     }
     return MN_OK;
@@ -547,7 +547,7 @@ static mn_status read_inputs(check *c)
         if (!x)
             continue;
         MN_TRY(mn_tensor_check(c->owner, x, "op check: an input"));
-        if (x->dtype == MN_F16 || x->dtype == MN_BF16)
+        if (mn_is_16_bit(x->dtype))
             return mn_fail(c->owner, MN_ERR_DTYPE, "op check: input %d is %s, not f64 or f32", i,
                            mn_dtype_name(x->dtype));
         if (!c->floating)

@@ -1107,7 +1107,6 @@ typedef enum mn_overflow_cause {
 /* The first op of a step with an output that is not finite. */
 typedef struct mn_overflow {
     int64_t step;
-    int64_t order; /* of the call in its step, from 0 */
     mn_overflow_cause cause;
     const mn_monitor_row *row; /* where */
     double largest;            /* finite magnitude in that output */

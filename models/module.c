@@ -171,7 +171,7 @@ mn_tensor *const *mn_module_parameters(mn_module *module, int *count)
 
 static mn_status check_dtype_change(const mn_module *module, mn_dtype dtype)
 {
-    if (dtype != MN_F32 && dtype != MN_F16 && dtype != MN_BF16)
+    if (dtype != MN_F32 && !mn_is_16_bit(dtype))
         return mn_fail(module->context, MN_ERR_DTYPE,
                        "module_set_parameter_dtype: parameters can be f32, f16 or bf16, not %s",
                        mn_dtype_name(dtype));

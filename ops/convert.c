@@ -4,7 +4,6 @@
 #include "core/half.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
 void mn_to_f64(mn_dtype dtype, int64_t n, const void *from, double *to)
 {
@@ -86,9 +85,7 @@ void mn_count_stores_f64(mn_store_counts *counts, mn_dtype dtype, int64_t n, con
     if (!counts || !mn_is_16_bit(dtype))
         return;
     for (int64_t i = 0; i < n; i++) {
-        uint64_t bits;
-        memcpy(&bits, &from[i], sizeof bits);
-        const bool value = bits << 1 != 0;
+        const bool value = mn_f64_bits(from[i]) << 1 != 0;
         stored += value;
         lost += value && (half[i] & 0x7FFFU) == 0;
     }

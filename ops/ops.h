@@ -103,7 +103,6 @@ typedef enum mn_inspect_slot {
 enum { MN_EVENTS = 64 };
 typedef enum mn_event_slot {
     MN_EVENT_STEP,
-    MN_EVENT_ORDER,
     MN_EVENT_PLACE,
     MN_EVENT_LARGEST,
     MN_EVENT_INFINITIES,
@@ -112,9 +111,8 @@ typedef enum mn_event_slot {
     MN_EVENT_SIZE
 } mn_event_slot;
 typedef struct mn_inspect_attributes {
-    int64_t key;   /* of the step: it has an event if the ring's last key is this one */
-    int64_t step;  /* as users count */
-    int64_t order; /* of the call in the step */
+    int64_t key;  /* of the step: it has an event if the ring's last key is this one */
+    int64_t step; /* as users count */
     int64_t place;
 } mn_inspect_attributes;
 typedef struct mn_watch_attributes {
@@ -164,7 +162,6 @@ bool mn_has_input(const mn_call *call, int input);
  * what does not fit saturated (or, if it came from integers, wrapped around) and 0 for NaN. */
 void mn_to_f64(mn_dtype dtype, int64_t n, const void *from, double *to);
 void mn_from_f64(mn_dtype dtype, bool wrap, int64_t n, const double *from, void *to);
-bool mn_is_16_bit(mn_dtype dtype); /* f16 or bf16 */
 
 /* Attributes of the ops that have some. Zero the struct before filling it in: it is a cache key. */
 typedef struct mn_shape_attributes { /* reshape, expand, reduce_to */

@@ -113,7 +113,6 @@ static void report(const inspection *s)
             input = i - 2;
     int64_t *event = ring + (1 + ring[0] % MN_EVENTS) * MN_EVENT_SIZE;
     event[MN_EVENT_STEP] = a->step;
-    event[MN_EVENT_ORDER] = a->order;
     event[MN_EVENT_PLACE] = a->place;
     event[MN_EVENT_LARGEST] = s->largest;
     event[MN_EVENT_INFINITIES] = s->infinities;
