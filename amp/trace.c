@@ -64,14 +64,6 @@ static mn_trace_block *block_new(mn_trace *trace, size_t bytes)
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
-static const char *copy_text(char **to, const char *text)
-{
-    size_t bytes = strlen(text) + 1;
-    char *copy = memcpy(*to, text, bytes);
-    *to += bytes;
-    return copy;
-}
-
 static void fill_tensor(mn_trace_tensor *to, const mn_tensor *tensor, bool written)
 {
     *to = (mn_trace_tensor){.parameter = ""};
@@ -91,7 +83,7 @@ static void fill_block(mn_trace_block *block, const mn_observed *call)
     char *text = (char *)(block->tensors + call->input_count + op->outputs);
     block->entry = (mn_trace_entry){
         .op = op->name,
-        .layer = copy_text(&text, call->layer),
+        .layer = mn_text_pack(&text, call->layer),
         .direction = call->direction,
         .backward_of = call->backward_of ? call->backward_of->name : "",
         .in_region = call->cast.active,
@@ -107,7 +99,7 @@ static void fill_block(mn_trace_block *block, const mn_observed *call)
     };
     for (int i = 0; i < call->input_count; i++) {
         fill_tensor(&block->tensors[i], call->inputs[i], op->mutates >> i & 1u);
-        block->tensors[i].parameter = copy_text(&text, name_of(call->inputs[i]));
+        block->tensors[i].parameter = mn_text_pack(&text, name_of(call->inputs[i]));
     }
 }
 

@@ -19,6 +19,14 @@
 bool mn_size_mul(size_t a, size_t b, size_t *result);
 bool mn_size_add(size_t a, size_t b, size_t *result);
 
+/* Copies the text to *at, where there is room, and moves *at behind it; returns the copy. */
+static inline const char *mn_text_pack(char **at, const char *text)
+{
+    const size_t bytes = strlen(text) + 1;
+    *at += bytes;
+    return memcpy(*at - bytes, text, bytes);
+}
+
 /* Fills the all-NULL allocator with the C library's. */
 mn_allocator mn_allocator_or_default(const mn_allocator *allocator);
 /* The same into *out; half a pair is refused. */

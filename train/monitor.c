@@ -6,13 +6,18 @@
 #include <math.h>
 #include <string.h>
 
+/* An overflow, and its row's number: rows move as they become more. */
+typedef struct found {
+    mn_overflow overflow;
+    int64_t row;
+} found;
+
 /* ---- in the loop ----------------------------------------------------------------------------- */
 
 mn_status mn_run_monitor_open(mn_run *run)
 {
     mn_run_monitor *m = &run->monitor;
-    m->overflows = mn_list_new(&run->allocator, sizeof(mn_overflow));
-    m->places = mn_list_new(&run->allocator, sizeof(int64_t));
+    m->overflows = mn_list_new(&run->allocator, sizeof(found));
     if (run->options.monitor == 0)
         return MN_OK;
     m->monitor = mn_monitor_create(run->context, NULL);
@@ -23,7 +28,6 @@ void mn_run_monitor_close(mn_run *run)
 {
     mn_monitor_free(run->monitor.monitor);
     mn_list_free(&run->monitor.overflows);
-    mn_list_free(&run->monitor.places);
 }
 
 bool mn_run_monitors(const mn_run *run, int64_t step)
@@ -52,9 +56,8 @@ mn_status mn_run_monitor_collect(mn_run *run)
     const mn_overflow *overflows = mn_monitor_overflows(m->monitor, &count);
     const mn_monitor_row *first = mn_monitor_rows(m->monitor, &rows);
     for (int i = 0; i < count; i++) {
-        const int64_t place = overflows[i].row - first; /* rows move as they become more */
-        if (!mn_list_append(&m->places, &place, 1) ||
-            !mn_list_append(&m->overflows, &overflows[i], 1))
+        const found new = {overflows[i], overflows[i].row - first};
+        if (!mn_list_append(&m->overflows, &new, 1))
             return mn_error_set(&run->error, MN_ERR_MEMORY, "no memory for what overflowed");
     }
     return MN_OK;
@@ -63,8 +66,9 @@ mn_status mn_run_monitor_collect(mn_run *run)
 /* An overflow with the row that it has now. */
 static mn_overflow overflow_at(const mn_run_monitor *m, int64_t index, const mn_monitor_row *rows)
 {
-    mn_overflow overflow = ((const mn_overflow *)m->overflows.items)[index];
-    overflow.row = rows + ((const int64_t *)m->places.items)[index];
+    const found *at = (const found *)m->overflows.items + index;
+    mn_overflow overflow = at->overflow;
+    overflow.row = rows + at->row;
     return overflow;
 }
 
@@ -87,26 +91,28 @@ double mn_share(int64_t part, int64_t whole)
     return whole > 0 ? (double)part / (double)whole : (double)NAN;
 }
 
-/* In all and by direction: *all, all[1] and all[2]. */
-static void put_shares(const mn_monitor_totals *t, double shares[3])
+static void put_shares(const mn_monitor_totals *t, double *all, double *forward, double *backward)
 {
-    shares[0] = mn_share(t->lost[MN_FORWARD] + t->lost[MN_BACKWARD] + t->lost[MN_UPDATE],
-                         t->stored[MN_FORWARD] + t->stored[MN_BACKWARD] + t->stored[MN_UPDATE]);
-    shares[1] = mn_share(t->lost[MN_FORWARD], t->stored[MN_FORWARD]);
-    shares[2] = mn_share(t->lost[MN_BACKWARD], t->stored[MN_BACKWARD]);
+    *all = mn_share(t->lost[MN_FORWARD] + t->lost[MN_BACKWARD] + t->lost[MN_UPDATE],
+                    t->stored[MN_FORWARD] + t->stored[MN_BACKWARD] + t->stored[MN_UPDATE]);
+    *forward = mn_share(t->lost[MN_FORWARD], t->stored[MN_FORWARD]);
+    *backward = mn_share(t->lost[MN_BACKWARD], t->stored[MN_BACKWARD]);
 }
 
 void mn_run_monitor_epoch(const mn_run *run, mn_epoch_result *result)
 {
     const mn_monitor_totals totals = mn_monitor_totals_get(run->monitor.monitor);
-    double shares[3];
-    put_shares(&totals, shares);
-    result->underflow_fraction = shares[0];
-    result->underflow_forward = shares[1];
-    result->underflow_backward = shares[2];
+    put_shares(&totals, &result->underflow_fraction, &result->underflow_forward,
+               &result->underflow_backward);
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */
+
+bool mn_row_is_scaling(const mn_monitor_row *row)
+{
+    const char *name = mn_ops[MN_OP_scaler_scale].name;
+    return strcmp(row->op, name) == 0 || strcmp(row->backward_of, name) == 0;
+}
 
 static const char *layer_name(const mn_monitor_row *row, int depth, int *length)
 {
@@ -155,11 +161,9 @@ bool mn_layers_add(mn_list *layers, const mn_train_monitor *monitor, int depth)
 {
     for (int i = 0; i < monitor->row_count; i++) {
         const mn_monitor_row *row = &monitor->rows[i];
-        const bool is_scale =
-            strcmp(row->op, "scaler_scale") == 0 || strcmp(row->backward_of, "scaler_scale") == 0;
         int length;
         const char *name = layer_name(row, depth, &length);
-        if (row->direction == MN_UPDATE || is_scale)
+        if (row->direction == MN_UPDATE || mn_row_is_scaling(row))
             continue;
         mn_layer *layer = find_layer(layers, name, length);
         if (!layer)
@@ -187,19 +191,12 @@ void mn_train_monitor_free(const mn_train_monitor *monitor)
     allocator.free(allocator.user, k, k->bytes);
 }
 
-static const char *keep_text(char **at, const char *text)
-{
-    const size_t bytes = strlen(text) + 1;
-    *at += bytes;
-    return memcpy(*at - bytes, text, bytes);
-}
-
 static mn_monitor_row keep_row(const mn_monitor_row *from, int64_t *histogram, char **texts)
 {
     mn_monitor_row row = *from;
     row.histogram = memcpy(histogram, from->histogram, MN_MONITOR_BINS * sizeof *histogram);
-    row.layer = keep_text(texts, from->layer);
-    row.parameter = keep_text(texts, from->parameter);
+    row.layer = mn_text_pack(texts, from->layer);
+    row.parameter = mn_text_pack(texts, from->parameter);
     return row;
 }
 
@@ -213,7 +210,7 @@ static kept *make_kept(const mn_run_monitor *m, const mn_allocator *allocator)
     for (size_t i = 0; i < n; i++)
         bytes += strlen(rows[i].layer) + strlen(rows[i].parameter) + 2;
     for (size_t i = 0; i < overflows; i++)
-        bytes += strlen(((const mn_overflow *)m->overflows.items)[i].input_name) + 1;
+        bytes += strlen(((const found *)m->overflows.items)[i].overflow.input_name) + 1;
     kept *k = allocator->alloc(allocator->user, bytes, _Alignof(kept));
     if (!k)
         return NULL;
@@ -225,7 +222,7 @@ static kept *make_kept(const mn_run_monitor *m, const mn_allocator *allocator)
         row_copies[i] = keep_row(&rows[i], histograms + i * MN_MONITOR_BINS, &texts);
     for (size_t i = 0; i < overflows; i++) {
         overflow_copies[i] = overflow_at(m, (int64_t)i, row_copies);
-        overflow_copies[i].input_name = keep_text(&texts, overflow_copies[i].input_name);
+        overflow_copies[i].input_name = mn_text_pack(&texts, overflow_copies[i].input_name);
     }
     *k = (kept){.monitor = {.steps = m->steps,
                             .totals = mn_monitor_totals_get(m->monitor),
@@ -259,14 +256,11 @@ static bool find_worst(mn_train_monitor *monitor, const mn_allocator *allocator)
 mn_train_monitor *mn_run_monitor_keep(mn_run *run)
 {
     kept *k = run->monitor.monitor ? make_kept(&run->monitor, &run->allocator) : NULL;
-    double shares[3];
     if (!k)
         return NULL;
     mn_train_monitor *monitor = &k->monitor;
-    put_shares(&monitor->totals, shares);
-    monitor->underflow_fraction = shares[0];
-    monitor->underflow_forward = shares[1];
-    monitor->underflow_backward = shares[2];
+    put_shares(&monitor->totals, &monitor->underflow_fraction, &monitor->underflow_forward,
+               &monitor->underflow_backward);
     monitor->updates_lost = mn_share(monitor->totals.updates_lost, monitor->totals.updates);
     monitor->worst_underflow = (double)NAN;
     if (find_worst(monitor, &run->allocator))

@@ -26,8 +26,7 @@ static bool is_gradient(const mn_monitor_row *row)
 static bool is_exempt(const mn_monitor_row *row)
 {
     const bool is_step = row->updates > 0 || row->parameter[0] == '\0';
-    if (row->rule == MN_CAST_FP32 || row->output > 0 || strcmp(row->op, "scaler_scale") == 0 ||
-        strcmp(row->backward_of, "scaler_scale") == 0)
+    if (row->rule == MN_CAST_FP32 || row->output > 0 || mn_row_is_scaling(row))
         return true;
     return is_gradient(row) ? row->parameter[0] != '\0'
                             : (row->direction == MN_UPDATE && !is_step) ||

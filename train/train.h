@@ -125,8 +125,7 @@ typedef struct mn_run_monitor {
     mn_monitor *monitor; /* NULL: none */
     int64_t steps;       /* it has looked on at */
     bool fresh;          /* it has since the last collect */
-    mn_list overflows;   /* mn_overflow, with the numbers of their rows in */
-    mn_list places;      /* i64 */
+    mn_list overflows;   /* and where their rows are: monitor.c knows */
     int64_t told;        /* overflows that the log has */
 } mn_run_monitor;
 
@@ -216,6 +215,8 @@ mn_status mn_run_monitor_collect(mn_run *run);
 /* Logs what was first not finite in steps up to this one. */
 mn_status mn_run_monitor_tell(mn_run *run, int64_t step);
 void mn_run_monitor_epoch(const mn_run *run, mn_epoch_result *result);
+/* Of the product of loss and loss scale: none of the model's values. */
+bool mn_row_is_scaling(const mn_monitor_row *row);
 /* A copy for the result of the run, in one block; NULL: there is none, or memory ran out. */
 mn_train_monitor *mn_run_monitor_keep(mn_run *run);
 void mn_train_monitor_free(const mn_train_monitor *monitor);
