@@ -23,11 +23,14 @@ void mn_kept_drop(mn_kept *outputs)
     }
 }
 
-static void add_difference(mn_difference *d, int64_t n, const double *reference, const double *x)
+void mn_difference_add(mn_difference *d, int64_t n, const double *reference, const double *x)
 {
     for (int64_t i = 0; i < n; i++) {
-        if (!mn_isfinite_f64(reference[i]))
+        if (!mn_isfinite_f64(reference[i])) {
+            const bool both_nan = mn_isnan_f64(reference[i]) && mn_isnan_f64(x[i]);
+            d->other += reference[i] != x[i] && !both_nan;
             continue;
+        }
         d->reference = fmax(d->reference, fabs(reference[i]));
         d->reference_squares += reference[i] * reference[i];
         if (mn_isfinite_f64(x[i])) {
@@ -57,7 +60,7 @@ mn_difference mn_kept_compare(mn_comparer *c, const mn_kept *reference, const mn
         if ((reference && load(c, reference, i, n, c->a) != MN_OK) ||
             load(c, x, i, n, c->b) != MN_OK)
             break;
-        add_difference(&d, n, c->a, c->b);
+        mn_difference_add(&d, n, c->a, c->b);
     }
     return d;
 }

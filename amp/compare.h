@@ -24,7 +24,10 @@ typedef struct mn_difference {
     double largest, reference; /* magnitudes, of it and of the FP32 value */
     double squares, reference_squares;
     int64_t nonfinite; /* where the reference is finite */
+    int64_t other;     /* where the reference is not finite, and neither equal nor NaN in both */
 } mn_difference;
+/* Takes n more elements into *d. */
+void mn_difference_add(mn_difference *d, int64_t n, const double *reference, const double *x);
 enum { MN_COMPARE_CHUNK = 1024 }; /* elements at once */
 typedef struct mn_comparer {
     mn_context *context;

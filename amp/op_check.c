@@ -1,5 +1,5 @@
 /* Trying an op in each dtype, on each device and in autocast regions, in contexts of its own. */
-#include "amp/internal.h"
+#include "amp/compare.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -262,18 +262,10 @@ static const item *difference(const outcome *a, const outcome *b)
 /* Largest difference, relative to the largest magnitude wanted. */
 static double error_of(const item *got, const item *want)
 {
-    double largest = 1e-30, worst = 0;
-    for (int64_t i = 0; i < want->count; i++) {
-        const double size = fabs(want->values[i]);
-        largest = size > largest && size <= 1e300 ? size : largest;
-    }
-    for (int64_t i = 0; i < want->count; i++) {
-        const double a = got->values[i], b = want->values[i];
-        if (a == b || (mn_isnan_f64(a) && mn_isnan_f64(b)))
-            continue;
-        double error = fabs(a - b) / largest;
-        worst = error >= worst ? error : mn_isnan_f64(error) ? (double)INFINITY : worst;
-    }
+    mn_difference d = {.reference = 1e-30};
+    double worst = 0;
+    mn_difference_add(&d, want->count, want->values, got->values);
+    mn_worsen(&worst, d.largest, d.reference, d.nonfinite + d.other);
     return worst;
 }
 
