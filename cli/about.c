@@ -52,8 +52,7 @@ static void print_ops_json(void)
         print_dtypes_json("cpu", info.cpu_dtypes);
         print_dtypes_json("reference", info.reference_dtypes);
         print_functions_json(info.functions);
-        printf(",\"summary\":");
-        cli_json_string(stdout, info.summary);
+        cli_json_text(stdout, "summary", info.summary);
         printf("}");
     }
     printf("]}\n");

@@ -87,8 +87,7 @@ static void print_model_json(const char *name, const mn_model_summary *s, const 
 {
     printf("{\"model\":\"%s\"", name);
     if (error != NULL) {
-        printf(",\"error\":");
-        cli_json_string(stdout, error);
+        cli_json_text(stdout, "error", error);
     } else {
         printf(",\"parameters\":%lld,\"forward_flops\":%.15g,\"kept_bytes_f32\":%llu,"
                "\"kept_bytes_16bit\":%llu,\"inference_peak_bytes\":%llu",

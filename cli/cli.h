@@ -52,11 +52,16 @@ void cli_catch_interrupts(void);
 
 const char *cli_amp_name(mn_dtype amp);
 
-/* JSON values on a stream: a string, which is one of the library's and thus ASCII; a number, a
- * non-finite one as a string; and a number that may not have been measured, NaN, as null. */
+/* A JSON string on a stream: one of the library's and thus ASCII. */
 void cli_json_string(FILE *out, const char *text);
-void cli_json_number(FILE *out, double value);
-void cli_json_measured(FILE *out, double value);
+/* Members of an object, but for its first, with the comma before: a string; a number, a non-finite
+ * one as a string; and a number that may not have been measured, NaN, as null. */
+void cli_json_text(FILE *out, const char *key, const char *text);
+void cli_json_number(FILE *out, const char *key, double value);
+void cli_json_measured(FILE *out, const char *key, double value);
+
+/* A right-aligned figure of a table; "-" for what was not measured, NaN. */
+void cli_cell(int width, const char *format, double value);
 
 /* What the user sees of a run on standard error: a line redrawn on a terminal, and a line an epoch.
  * begin makes it the `user` of the run's callbacks. */

@@ -22,26 +22,19 @@ static const char *figure(char buffer[32], const char *format, double value)
     return buffer;
 }
 
-/* "-" for what was not measured, right-aligned. */
-static void print_cell(int width, const char *format, double value)
-{
-    char buffer[32];
-    printf(" %*s", width, figure(buffer, format, value));
-}
-
 static void print_row(const mn_compare_row *row, const mn_epoch_result *e)
 {
     const uint64_t peak = e->peak_tensor_bytes;
     printf("%-9s %5llu", row->precision, (unsigned long long)row->seed);
-    print_cell(8, "%.2f%%", 100.0 * e->validation_accuracy);
-    print_cell(8, "%.2f%%", 100.0 * e->test_accuracy);
-    print_cell(8, "%.2f%%", 100.0 * e->test_accuracy_fp32);
+    cli_cell(8, "%.2f%%", 100.0 * e->validation_accuracy);
+    cli_cell(8, "%.2f%%", 100.0 * e->test_accuracy);
+    cli_cell(8, "%.2f%%", 100.0 * e->test_accuracy_fp32);
     printf(" %10.4f %8lld %9lld %7g", fabs(e->train_loss), (long long)e->skipped_steps,
            (long long)e->nonfinite, e->scale);
-    print_cell(9, "%.3g%%", 100.0 * e->underflow_fraction);
-    print_cell(9, "%.0f", e->images_per_s);
-    print_cell(6, "%.1f%%", 100.0 * e->data_wait_fraction);
-    print_cell(12, "%.2f MiB", peak > 0 ? (double)peak / 1048576.0 : (double)NAN);
+    cli_cell(9, "%.3g%%", 100.0 * e->underflow_fraction);
+    cli_cell(9, "%.0f", e->images_per_s);
+    cli_cell(6, "%.1f%%", 100.0 * e->data_wait_fraction);
+    cli_cell(12, "%.2f MiB", peak > 0 ? (double)peak / 1048576.0 : (double)NAN);
     printf("%s\n", isfinite(e->train_loss) ? "" : "  diverged");
 }
 
@@ -115,16 +108,14 @@ static void print_json(const mn_compare_result *r)
         const mn_train_result *run = r->rows[i].run;
         const mn_epoch_result *e = cli_last_epoch(run);
         bool ended = e != NULL && run->collapsed_step == 0;
-        printf("%s{\"precision\":\"%s\",\"seed\":%llu,\"test_accuracy\":", i > 0 ? "," : "",
-               r->rows[i].precision, (unsigned long long)r->rows[i].seed);
-        cli_json_measured(stdout, ended ? e->test_accuracy : (double)NAN);
-        printf(",\"skipped_steps\":%lld,\"images_per_s\":", (long long)skipped(run));
-        cli_json_measured(stdout, e != NULL ? e->images_per_s : (double)NAN);
-        printf(",\"underflow_fraction\":");
-        cli_json_measured(stdout,
+        printf("%s{\"precision\":\"%s\",\"seed\":%llu", i > 0 ? "," : "", r->rows[i].precision,
+               (unsigned long long)r->rows[i].seed);
+        cli_json_measured(stdout, "test_accuracy", ended ? e->test_accuracy : (double)NAN);
+        printf(",\"skipped_steps\":%lld", (long long)skipped(run));
+        cli_json_measured(stdout, "images_per_s", e != NULL ? e->images_per_s : (double)NAN);
+        cli_json_measured(stdout, "underflow_fraction",
                           run->monitor != NULL ? run->monitor->underflow_fraction : (double)NAN);
-        printf(",\"collapsed_step\":");
-        cli_json_measured(stdout,
+        cli_json_measured(stdout, "collapsed_step",
                           run->collapsed_step > 0 ? (double)run->collapsed_step : (double)NAN);
         printf("}");
     }

@@ -146,10 +146,9 @@ static void print_tensors_json(FILE *out, const char *key, const mn_trace_tensor
         fprintf(out, "{\"dtype\":\"%s\",\"shape\":[", mn_dtype_name(t->dtype));
         for (int axis = 0; axis < t->ndim; axis++)
             fprintf(out, "%s%lld", axis > 0 ? "," : "", (long long)t->shape[axis]);
-        fprintf(out,
-                "],\"storage\":%llu,\"written\":%s,\"parameter\":", (unsigned long long)t->storage,
+        fprintf(out, "],\"storage\":%llu,\"written\":%s", (unsigned long long)t->storage,
                 t->written ? "true" : "false");
-        cli_json_string(out, t->parameter);
+        cli_json_text(out, "parameter", t->parameter);
         fputs("}", out);
     }
     fputs("]", out);
@@ -164,8 +163,8 @@ static void print_json(FILE *out, const pass *p, const settings *set)
             (long long)mn_trace_lost(p->trace));
     for (int64_t i = 0; mn_trace_get(p->trace, i, &e); i++) {
         const char *quote = e.in_region ? "\"" : "";
-        fprintf(out, "%s{\"op\":\"%s\",\"layer\":", i > 0 ? "," : "", e.op);
-        cli_json_string(out, e.layer);
+        fprintf(out, "%s{\"op\":\"%s\"", i > 0 ? "," : "", e.op);
+        cli_json_text(out, "layer", e.layer);
         fprintf(out, ",\"direction\":\"%s\",\"backward_of\":\"%s\"", mn_direction_name(e.direction),
                 e.backward_of);
         fprintf(out, ",\"rule\":%s%s%s,\"region\":%s%s%s", quote,

@@ -19,20 +19,34 @@ void cli_json_string(FILE *out, const char *text)
     putc('"', out);
 }
 
-void cli_json_number(FILE *out, double value)
+void cli_json_text(FILE *out, const char *key, const char *text)
 {
-    if (isfinite(value))
-        fprintf(out, "%.15g", value);
-    else
-        fputs(isnan(value) ? "\"nan\"" : value > 0.0 ? "\"inf\"" : "\"-inf\"", out);
+    fprintf(out, ",\"%s\":", key);
+    cli_json_string(out, text);
 }
 
-void cli_json_measured(FILE *out, double value)
+void cli_json_number(FILE *out, const char *key, double value)
+{
+    if (isfinite(value))
+        fprintf(out, ",\"%s\":%.15g", key, value);
+    else
+        fprintf(out, ",\"%s\":\"%s\"", key, isnan(value) ? "nan" : value > 0.0 ? "inf" : "-inf");
+}
+
+void cli_json_measured(FILE *out, const char *key, double value)
 {
     if (isnan(value))
-        fputs("null", out);
+        fprintf(out, ",\"%s\":null", key);
     else
-        cli_json_number(out, value);
+        cli_json_number(out, key, value);
+}
+
+void cli_cell(int width, const char *format, double value)
+{
+    char text[32] = "-";
+    if (!isnan(value))
+        snprintf(text, sizeof text, format, value);
+    printf(" %*s", width, text);
 }
 
 static double now(void)

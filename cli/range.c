@@ -5,13 +5,6 @@ static const char *const formats[2] = {"f16", "bf16"};
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void print_text(const char *name, const char *text)
-{
-    printf("\"%s\":", name);
-    cli_json_string(stdout, text);
-    putchar(',');
-}
-
 static void print_fit_json(const mn_range_row *row, int format)
 {
     const mn_range_fit *fit = &row->fit[format];
@@ -28,12 +21,12 @@ static void print_fit_json(const mn_range_row *row, int format)
 static void print_row_json(const mn_range_row *row)
 {
     const mn_monitor_row *m = row->row;
-    putchar('{');
-    print_text("layer", m->layer);
-    print_text("op", m->op);
-    print_text("backward_of", m->backward_of);
-    print_text("parameter", m->parameter);
-    printf("\"direction\":\"%s\",\"dtype\":\"%s\",\"output\":%d,\"exempt\":%s,\"count\":%lld,"
+    printf("{\"layer\":");
+    cli_json_string(stdout, m->layer);
+    cli_json_text(stdout, "op", m->op);
+    cli_json_text(stdout, "backward_of", m->backward_of);
+    cli_json_text(stdout, "parameter", m->parameter);
+    printf(",\"direction\":\"%s\",\"dtype\":\"%s\",\"output\":%d,\"exempt\":%s,\"count\":%lld,"
            "\"zeros\":%lld,\"infinities\":%lld,\"nans\":%lld,\"largest\":%.9g,\"smallest\":%.9g",
            mn_direction_name(m->direction), mn_dtype_name(m->dtype), m->output,
            row->exempt ? "true" : "false", (long long)m->count, (long long)m->zeros,
@@ -45,9 +38,8 @@ static void print_row_json(const mn_range_row *row)
 
 static void print_json(const settings *set, const mn_range_result *r)
 {
-    printf("{");
-    print_text("model", set->train.model);
-    printf("\"amp\":\"%s\",\"steps\":%lld", cli_amp_name(set->train.amp), (long long)r->steps);
+    printf("{\"model\":\"%s\",\"amp\":\"%s\",\"steps\":%lld", set->train.model,
+           cli_amp_name(set->train.amp), (long long)r->steps);
     for (int k = 0; k < 2; k++)
         printf(",\"%s\":{\"fits\":%s,\"scale_log2\":%d,\"lost\":%.6g}", formats[k],
                r->fits[k] ? "true" : "false", r->scale_log2[k], r->lost[k]);
@@ -81,12 +73,16 @@ static void print_verdict(const mn_range_row *row, int format)
         printf("fits");
 }
 
+static const char *place_of(const mn_monitor_row *m)
+{
+    return m->layer[0] ? m->layer : m->parameter;
+}
+
 static void print_row(const mn_range_row *row)
 {
     const mn_monitor_row *m = row->row;
-    printf("%-18.40s %-24.30s %-8s %-4s %9.3g %9.3g  ", m->layer[0] ? m->layer : m->parameter,
-           m->op, mn_direction_name(m->direction), mn_dtype_name(m->dtype), m->smallest,
-           m->largest);
+    printf("%-18.40s %-24.30s %-8s %-4s %9.3g %9.3g  ", place_of(m), m->op,
+           mn_direction_name(m->direction), mn_dtype_name(m->dtype), m->smallest, m->largest);
     print_verdict(row, 0);
     putchar('\n');
 }
@@ -102,13 +98,12 @@ static void print_summary(const mn_range_result *r, int format)
                r->scale_log2[format], 100 * r->lost[format]);
     for (int i = 0; i < r->count && !r->fits[format]; i++) {
         const mn_monitor_row *m = r->rows[i].row;
-        const char *layer = m->layer[0] ? m->layer : m->parameter;
         if (m->infinities + m->nans > 0)
-            printf("  is not finite in %s at %s %s %s\n", mn_dtype_name(m->dtype), layer, m->op,
-                   mn_direction_name(m->direction));
+            printf("  is not finite in %s at %s %s %s\n", mn_dtype_name(m->dtype), place_of(m),
+                   m->op, mn_direction_name(m->direction));
         else if (!r->rows[i].exempt && m->direction != MN_BACKWARD &&
                  r->rows[i].fit[format].plain.overflows)
-            printf("  overflows by %.2gx at %s %s %s\n", r->rows[i].fit[format].factor, layer,
+            printf("  overflows by %.2gx at %s %s %s\n", r->rows[i].fit[format].factor, place_of(m),
                    m->op, mn_direction_name(m->direction));
     }
 }

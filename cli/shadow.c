@@ -1,18 +1,15 @@
 /* minim shadow: a model in FP32 and in 16 bit side by side. */
 #include "cli.h"
 
-#include <math.h>
 #include <string.h>
 
 static void print_json(const mn_shadow_report *r)
 {
-    printf("{\"amp\":\"%s\",\"batches\":%lld,\"tolerance\":", cli_amp_name(r->dtype),
-           (long long)r->batches);
-    cli_json_number(stdout, r->tolerance);
-    printf(",\"loss_scale\":%.15g,\"loss_fp32\":", r->loss_scale);
-    cli_json_number(stdout, r->loss_fp32);
-    printf(",\"loss\":");
-    cli_json_number(stdout, r->loss);
+    printf("{\"amp\":\"%s\",\"batches\":%lld", cli_amp_name(r->dtype), (long long)r->batches);
+    cli_json_number(stdout, "tolerance", r->tolerance);
+    cli_json_number(stdout, "loss_scale", r->loss_scale);
+    cli_json_number(stdout, "loss_fp32", r->loss_fp32);
+    cli_json_number(stdout, "loss", r->loss);
     printf(",\"past\":%lld,\"unmatched\":%lld,\"first\":%lld,\"worst_local\":%lld,\"rows\":[",
            (long long)r->past, (long long)r->unmatched, (long long)r->first,
            (long long)r->worst_local);
@@ -21,14 +18,12 @@ static void print_json(const mn_shadow_report *r)
         printf("%s{\"layer\":", i > 0 ? "," : "");
         cli_json_string(stdout, row->layer);
         printf(",\"op\":\"%s\",\"backward_of\":\"%s\",\"direction\":\"%s\",\"occurrence\":%lld,"
-               "\"dtype\":\"%s\",\"error\":",
+               "\"dtype\":\"%s\"",
                row->op, row->backward_of, mn_direction_name(row->direction),
                (long long)row->occurrence, mn_dtype_name(row->dtype));
-        cli_json_measured(stdout, row->error);
-        printf(",\"rms\":");
-        cli_json_measured(stdout, row->rms);
-        printf(",\"local_error\":");
-        cli_json_measured(stdout, row->local_error);
+        cli_json_measured(stdout, "error", row->error);
+        cli_json_measured(stdout, "rms", row->rms);
+        cli_json_measured(stdout, "local_error", row->local_error);
         printf(",\"nonfinite\":%lld,\"compared\":%lld,\"unmatched\":%lld}",
                (long long)row->nonfinite, (long long)row->compared, (long long)row->unmatched);
     }
@@ -45,14 +40,6 @@ static const char *name_of(const mn_shadow_row *row, char *buffer, size_t size)
     return buffer;
 }
 
-static void print_number(double value)
-{
-    if (isnan(value))
-        printf("  %9s", "-");
-    else
-        printf("  %9.3g", value);
-}
-
 static void print_rows(const mn_shadow_report *r)
 {
     char name[256];
@@ -66,9 +53,9 @@ static void print_rows(const mn_shadow_report *r)
         const mn_shadow_row *row = &r->rows[i];
         printf("%-*s  %-8s  %-5s", width, name_of(row, name, sizeof name),
                mn_direction_name(row->direction), mn_dtype_name(row->dtype));
-        print_number(row->error);
-        print_number(row->rms);
-        print_number(row->local_error);
+        cli_cell(10, "%.3g", row->error);
+        cli_cell(10, "%.3g", row->rms);
+        cli_cell(10, "%.3g", row->local_error);
         if (row->nonfinite > 0)
             printf("  %lld not finite", (long long)row->nonfinite);
         printf("%s%s\n", row->rms > r->tolerance ? "  PAST" : "",

@@ -52,38 +52,27 @@ static void print_json_epoch(const mn_epoch_result *last)
                   {"peak_tensor_bytes", (double)last->peak_tensor_bytes, true},
                   {"peak_rss_bytes", (double)last->peak_rss_bytes, true}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-        printf(",\"%s\":", fields[i].name);
         if (fields[i].measured)
-            cli_json_number(stdout, fields[i].value);
+            cli_json_number(stdout, fields[i].name, fields[i].value);
         else
-            fputs("null", stdout);
+            cli_json_measured(stdout, fields[i].name, (double)NAN);
     }
 }
 
 static void print_json_monitor(const mn_train_monitor *m)
 {
-    const struct {
-        const char *name;
-        double value;
-    } fields[] = {{"underflow_fraction", m->underflow_fraction},
-                  {"underflow_forward", m->underflow_forward},
-                  {"underflow_backward", m->underflow_backward},
-                  {"worst_underflow", m->worst_underflow},
-                  {"updates_lost", m->updates_lost}};
     char text[512];
     printf(",\"monitor\":{\"steps\":%lld,\"overflows\":%d", (long long)m->steps, m->overflow_count);
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-        printf(",\"%s\":", fields[i].name);
-        cli_json_measured(stdout, fields[i].value);
-    }
-    if (m->worst_layer != NULL) {
-        printf(",\"worst_layer\":");
-        cli_json_string(stdout, m->worst_layer);
-    }
-    if (m->overflow_count > 0) {
-        printf(",\"first_overflow\":");
-        cli_json_string(stdout, mn_overflow_describe(m->overflows, text, sizeof text));
-    }
+    cli_json_measured(stdout, "underflow_fraction", m->underflow_fraction);
+    cli_json_measured(stdout, "underflow_forward", m->underflow_forward);
+    cli_json_measured(stdout, "underflow_backward", m->underflow_backward);
+    cli_json_measured(stdout, "worst_underflow", m->worst_underflow);
+    cli_json_measured(stdout, "updates_lost", m->updates_lost);
+    if (m->worst_layer != NULL)
+        cli_json_text(stdout, "worst_layer", m->worst_layer);
+    if (m->overflow_count > 0)
+        cli_json_text(stdout, "first_overflow",
+                      mn_overflow_describe(m->overflows, text, sizeof text));
     printf("}");
 }
 
@@ -113,14 +102,13 @@ static void print_json(const settings *set, const mn_train_result *r)
     const mn_epoch_result *last = cli_last_epoch(r);
     printf("{\"model\":");
     cli_json_string(stdout, r->model);
-    printf(",\"data\":");
-    cli_json_string(stdout, r->data);
-    printf(",\"amp\":\"%s\",\"parameters\":%lld,\"epochs\":", cli_amp_name(set->train.amp),
+    cli_json_text(stdout, "data", r->data);
+    printf(",\"amp\":\"%s\",\"parameters\":%lld", cli_amp_name(set->train.amp),
            (long long)r->parameters);
     /* A process that has ended no epoch does not know how many the run has had. */
-    cli_json_measured(stdout, last != NULL ? (double)last->epoch : (double)NAN);
-    printf(",\"steps\":%lld,\"seconds\":", (long long)r->total_steps);
-    cli_json_number(stdout, r->seconds);
+    cli_json_measured(stdout, "epochs", last != NULL ? (double)last->epoch : (double)NAN);
+    printf(",\"steps\":%lld", (long long)r->total_steps);
+    cli_json_number(stdout, "seconds", r->seconds);
     printf(",\"cancelled\":%s", r->cancelled ? "true" : "false");
     if (last != NULL)
         print_json_epoch(last);
@@ -220,11 +208,10 @@ int cli_eval(settings *set)
     if (mn_eval_checkpoint(&options, &metrics, &model, &error) != MN_OK)
         return cli_fail_error("eval", &error);
     if (set->json) {
-        printf("{\"model\":\"%s\",\"amp\":\"%s\",\"count\":%lld,\"correct\":%lld,\"loss\":", model,
+        printf("{\"model\":\"%s\",\"amp\":\"%s\",\"count\":%lld,\"correct\":%lld", model,
                cli_amp_name(options.amp), (long long)metrics.count, (long long)metrics.correct);
-        cli_json_number(stdout, metrics.loss);
-        printf(",\"accuracy\":");
-        cli_json_measured(stdout, metrics.accuracy);
+        cli_json_number(stdout, "loss", metrics.loss);
+        cli_json_measured(stdout, "accuracy", metrics.accuracy);
         printf("}\n");
     } else {
         printf("%s, amp %s: accuracy %.2f%% (%lld of %lld), loss %.4f\n", model,
