@@ -4,14 +4,19 @@
 #include <math.h>
 #include <string.h>
 
-mn_kept mn_keep(const mn_tensor *tensor)
+mn_kept mn_kept_of(const mn_tensor *tensor)
 {
-    tensor->storage->references++;
     return (mn_kept){.storage = tensor->storage,
                      .offset = tensor->offset,
                      .version = tensor->storage->version,
                      .numel = tensor->numel,
                      .dtype = tensor->dtype};
+}
+
+mn_kept mn_keep(const mn_tensor *tensor)
+{
+    tensor->storage->references++;
+    return mn_kept_of(tensor);
 }
 
 void mn_kept_drop(mn_kept *outputs)

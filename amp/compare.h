@@ -17,6 +17,8 @@ typedef struct mn_kept {
 } mn_kept;
 
 mn_kept mn_keep(const mn_tensor *tensor);
+/* The same without the reference: for no longer than the tensor lives. */
+mn_kept mn_kept_of(const mn_tensor *tensor);
 /* Lets go of MN_MAX_OUTPUTS of them. */
 void mn_kept_drop(mn_kept *outputs);
 

@@ -187,7 +187,7 @@ static mn_tensor *local_input(const shadow_check *c, mn_tensor *x, bool written)
     for (int i = 0; i < c->cast_count; i++)
         if (c->casts[i][0] == x)
             x = c->casts[i][1];
-    if (x && mn_dtype_size(x->dtype) == 2)
+    if (x && mn_is_16_bit(x->dtype))
         return mn_dispatch1(context, MN_OP_cast, &x, 1, &attributes);
     return x && written ? mn_dispatch1(context, MN_OP_copy, &x, 1, NULL) : x;
 }
@@ -216,7 +216,7 @@ static bool has_low_input(const mn_observed *call)
 {
     bool low = false;
     for (int i = 0; i < call->input_count; i++)
-        low = low || (call->inputs[i] && mn_dtype_size(call->inputs[i]->dtype) == 2);
+        low = low || (call->inputs[i] && mn_is_16_bit(call->inputs[i]->dtype));
     return low;
 }
 
@@ -282,8 +282,7 @@ static void compare_line(shadow_check *c, const mn_observed *call, line *l)
 {
     bool all = true, first = true;
     for (int i = 0; i < call->op->outputs; i++) {
-        mn_kept x = mn_keep(call->outputs[i]);
-        x.storage->references--; /* no longer than this call */
+        const mn_kept x = mn_kept_of(call->outputs[i]);
         if (!mn_dtype_is_float(x.dtype))
             continue;
         if (first)
@@ -307,9 +306,8 @@ static double noise_of(shadow_check *c, const mn_observed *call)
         if (call->op != &mn_ops[sums[i]])
             continue;
         for (int k = 0; k < call->input_count; k++) {
-            mn_kept x = mn_keep(call->inputs[k]);
+            const mn_kept x = mn_kept_of(call->inputs[k]);
             largest = fmax(largest, mn_kept_compare(&c->comparer, NULL, &x).largest);
-            mn_storage_release(x.storage);
         }
         if (call->input_count == 1 && call->outputs[0]->numel > 0)
             terms = (double)call->inputs[0]->numel / (double)call->outputs[0]->numel;
@@ -330,16 +328,14 @@ static void after(mn_observer *observer, mn_context *context, const mn_observed 
     for (int i = 0; i < call->op->outputs && c->mode != RUN_LOW; i++) {
         if (!mn_dtype_is_float(call->outputs[i]->dtype))
             continue;
-        mn_kept x = mn_keep(call->outputs[i]);
         if (c->mode == RUN_FP32 && l) {
             l->floating = true;
-            l->outputs[i] = x;
+            l->outputs[i] = mn_keep(call->outputs[i]);
             l->outputs[i].noise = noise_of(c, call);
-            continue;
-        }
-        if (c->mode == RUN_PROBE && context->in_backward)
+        } else if (c->mode == RUN_PROBE && context->in_backward) {
+            const mn_kept x = mn_kept_of(call->outputs[i]);
             c->overflow |= mn_kept_compare(&c->comparer, NULL, &x).nonfinite > 0;
-        mn_storage_release(x.storage);
+        }
     }
     if (c->mode == RUN_LOW && l)
         compare_line(c, call, l);
