@@ -260,8 +260,7 @@ static mn_status run_window(mn_run *run)
     return MN_OK;
 }
 
-/* ---- epochs
- * ---------------------------------------------------------------------------------- */
+/* ---- epochs ---------------------------------------------------------------------------------- */
 
 /* What has no loader is left as not measured. */
 static mn_status evaluate_part(mn_run *run, mn_loader *loader, double *loss, double *accuracy,
@@ -339,8 +338,7 @@ void mn_run_next_epoch(mn_run *run)
     run->watch = (mn_stopwatch){.running = false};
 }
 
-/* ---- the loop
- * -------------------------------------------------------------------------------- */
+/* ---- the loop -------------------------------------------------------------------------------- */
 
 /* What is due after a window. The last epoch of a run may be cut short by --steps; it is an
  * epoch all the same. One cut short by --stop-after or cancel will be gone on with. */
@@ -390,8 +388,7 @@ static mn_status train(mn_run *run)
     return mn_event_end(run);
 }
 
-/* ---- results
- * --------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 /* What mn_train returns, with what it needs to be freed. */
 typedef struct owned_result {

@@ -102,13 +102,7 @@ static mn_status run_steps(range *r)
     mn_batch batch = {.count = 0};
     int64_t epoch = run->progress.epoch;
     for (int64_t i = 0; i < run->options.steps; i++) {
-        if (batch.count == 0)
-            MN_TRY(mn_loader_start(run->train, epoch++, 0, &run->error));
-        MN_TRY(mn_loader_next(run->train, &batch, &run->error));
-        if (batch.count == 0) {
-            i--;
-            continue;
-        }
+        MN_TRY(mn_batch_next(run->train, &epoch, &batch, &run->error));
         MN_TRY(mn_monitor_step(r->monitor, i + 1));
         MN_TRY(mn_run_micro_step(run, &batch, 1.0, true));
         run->progress.step++;

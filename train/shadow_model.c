@@ -13,30 +13,16 @@ mn_shadow_model_options mn_shadow_model_options_default(void)
 typedef struct images {
     mn_evaluation *e;
     mn_batch batch;
-    int64_t index; /* of the batch; -1: none yet */
-    int64_t epoch;
+    int64_t count; /* batches so far */
+    int64_t epoch; /* to begin next */
 } images;
-
-/* After the last batch comes the next epoch's first. */
-static mn_status next_batch(images *i)
-{
-    mn_evaluation *e = i->e;
-    if (i->epoch >= 0)
-        MN_TRY(mn_loader_next(e->loader, &i->batch, &e->error));
-    if (i->batch.count == 0) {
-        MN_TRY(mn_loader_start(e->loader, ++i->epoch, 0, &e->error));
-        MN_TRY(mn_loader_next(e->loader, &i->batch, &e->error));
-    }
-    i->index++;
-    return MN_OK;
-}
 
 static mn_tensor *loss_of(mn_context *context, int64_t batch, void *user)
 {
     images *i = user;
     mn_tensor *x, *labels;
-    while (i->index < batch)
-        if (next_batch(i) != MN_OK)
+    for (; i->count <= batch; i->count++)
+        if (mn_batch_next(i->e->loader, &i->epoch, &i->batch, &i->e->error) != MN_OK)
             return NULL;
     if (mn_batch_upload(context, &i->batch, &x, &labels) != MN_OK)
         return NULL;
@@ -65,7 +51,7 @@ mn_shadow_report *mn_shadow_model(const mn_shadow_model_options *options, mn_err
     mn_evaluation e = {.name = NULL};
     mn_shadow_model_options o = mn_shadow_model_options_default();
     mn_shadow_report *report = NULL;
-    images i = {.e = &e, .index = -1, .epoch = -1};
+    images i = {.e = &e};
     mn_status status = read_options(&e, &o, options);
     if (status == MN_OK)
         status = mn_evaluation_open(&e);

@@ -89,6 +89,9 @@ typedef struct mn_skips {
 unsigned mn_skips_take(mn_skips *skips, const mn_step_result *result,
                        const mn_grad_scaler_options *scaler);
 
+/* Makes *batch, which holds nothing at first, the next one; after the last of an epoch comes the
+ * first of epoch *epoch, which is then counted. */
+mn_status mn_batch_next(mn_loader *loader, int64_t *epoch, mn_batch *batch, mn_error *error);
 /* A batch in host memory as tensors of the scope. */
 mn_status mn_batch_upload(mn_context *context, const mn_batch *batch, mn_tensor **images,
                           mn_tensor **labels);

@@ -162,6 +162,16 @@ static mn_status finish_window(mn_step *step)
     return mn_optimizer_zero_grad(step->optimizer);
 }
 
+mn_status mn_batch_next(mn_loader *loader, int64_t *epoch, mn_batch *batch, mn_error *error)
+{
+    if (batch->count > 0)
+        MN_TRY(mn_loader_next(loader, batch, error));
+    if (batch->count > 0)
+        return MN_OK;
+    MN_TRY(mn_loader_start(loader, (*epoch)++, 0, error));
+    return mn_loader_next(loader, batch, error);
+}
+
 mn_status mn_batch_upload(mn_context *context, const mn_batch *batch, mn_tensor **images,
                           mn_tensor **labels)
 {
