@@ -54,8 +54,8 @@ const char *cli_amp_name(mn_dtype amp);
 
 /* A JSON string on a stream: one of the library's and thus ASCII. */
 void cli_json_string(FILE *out, const char *text);
-/* Members of an object, but for its first, with the comma before: a string; a number, a non-finite
- * one as a string; and a number that may not have been measured, NaN, as null. */
+/* Members of an object, but for its first, with the comma before: a string, NULL as null; a number,
+ * a non-finite one as a string; and a number that may not have been measured, NaN, as null. */
 void cli_json_text(FILE *out, const char *key, const char *text);
 void cli_json_number(FILE *out, const char *key, double value);
 void cli_json_measured(FILE *out, const char *key, double value);

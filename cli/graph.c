@@ -162,14 +162,12 @@ static void print_json(FILE *out, const pass *p, const settings *set)
             set->train.model, cli_amp_name(set->train.amp), (long long)p->batch.count,
             (long long)mn_trace_lost(p->trace));
     for (int64_t i = 0; mn_trace_get(p->trace, i, &e); i++) {
-        const char *quote = e.in_region ? "\"" : "";
         fprintf(out, "%s{\"op\":\"%s\"", i > 0 ? "," : "", e.op);
         cli_json_text(out, "layer", e.layer);
-        fprintf(out, ",\"direction\":\"%s\",\"backward_of\":\"%s\"", mn_direction_name(e.direction),
-                e.backward_of);
-        fprintf(out, ",\"rule\":%s%s%s,\"region\":%s%s%s", quote,
-                e.in_region ? mn_cast_rule_name(e.rule) : "null", quote, quote,
-                e.in_region ? mn_dtype_name(e.region) : "null", quote);
+        cli_json_text(out, "direction", mn_direction_name(e.direction));
+        cli_json_text(out, "backward_of", e.backward_of);
+        cli_json_text(out, "rule", e.in_region ? mn_cast_rule_name(e.rule) : NULL);
+        cli_json_text(out, "region", e.in_region ? mn_dtype_name(e.region) : NULL);
         fprintf(out, ",\"overridden\":%s,\"autocast\":%s,\"served\":\"%s\"",
                 e.overridden ? "true" : "false", e.is_cast ? "true" : "false",
                 mn_served_by_name(e.served));

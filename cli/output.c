@@ -21,8 +21,9 @@ void cli_json_string(FILE *out, const char *text)
 
 void cli_json_text(FILE *out, const char *key, const char *text)
 {
-    fprintf(out, ",\"%s\":", key);
-    cli_json_string(out, text);
+    fprintf(out, text != NULL ? ",\"%s\":" : ",\"%s\":null", key);
+    if (text != NULL)
+        cli_json_string(out, text);
 }
 
 void cli_json_number(FILE *out, const char *key, double value)

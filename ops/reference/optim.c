@@ -3,10 +3,9 @@
  * arithmetic is rounded to f32 step by step, as torch.amp.GradScaler does it. */
 #include "ops/reference/reference.h"
 
+#include "core/half.h"
 #include "core/math.h"
 #include "core/philox.h"
-
-#include <string.h>
 
 /* The value as an element of dtype would hold it. */
 static double rounded(mn_dtype dtype, double value)
@@ -75,17 +74,12 @@ static double at_random(const mn_step_attributes *a, double step, int64_t i, dou
 {
     const uint64_t t = (uint64_t)step;
     const uint32_t counter[4] = {(uint32_t)(i / 8), 0, (uint32_t)t, (uint32_t)(t >> 32)};
-    const float f = (float)value;
-    uint32_t words[4], bits;
-    float result;
+    uint32_t words[4], bits = mn_f32_bits((float)value);
     if (!mn_isfinite_f64(value))
         return value;
     mn_philox4x32(a->key, counter, words);
-    memcpy(&bits, &f, sizeof bits);
     bits += i % 8 < 4 ? words[i % 8] & 0xFFFF : words[i % 8 - 4] >> 16;
-    bits &= 0xFFFF0000;
-    memcpy(&result, &bits, sizeof result);
-    return (double)result;
+    return (double)mn_f32_from_bits(bits & 0xFFFF0000);
 }
 
 /* How many elements a step is made of. */
