@@ -30,13 +30,19 @@ typedef enum run_mode {
     RUN_PROBE = 0         /* look for gradients that are not finite */
 } run_mode;
 
+typedef struct owned_report {
+    mn_shadow_report report; /* first: the public pointer is this one */
+    mn_list rows, names;
+} owned_report;
+
 typedef struct shadow_check {
     mn_observer observer; /* first */
     mn_context *context;
     mn_shadow_fn function;
     void *user;
     mn_shadow_options options;
-    mn_list lines, names;
+    owned_report *owned; /* in the making; has the names */
+    mn_list lines;
     int64_t at;   /* the line of the call that runs; -1: none */
     int64_t next; /* where the next new line belongs */
     run_mode mode;
@@ -51,11 +57,6 @@ typedef struct shadow_check {
     double scale, losses[2];
     mn_comparer comparer;
 } shadow_check;
-
-typedef struct owned_report {
-    mn_shadow_report report; /* first: the public pointer is this one */
-    mn_list rows, names;
-} owned_report;
 
 mn_shadow_options mn_shadow_options_default(void)
 {
@@ -75,7 +76,7 @@ static line *line_at(const shadow_check *c, int64_t index)
 
 static const char *layer_of(const shadow_check *c, const line *l)
 {
-    return (const char *)c->names.items + l->layer;
+    return (const char *)c->owned->names.items + l->layer;
 }
 
 static mn_status out_of_memory(mn_context *context)
@@ -85,7 +86,7 @@ static mn_status out_of_memory(mn_context *context)
 
 static mn_status insert_line(shadow_check *c, const mn_observed *call, int64_t occurrence)
 {
-    line new = {.op = call->op, .backward_of = call->backward_of, .layer = c->names.count};
+    line new = {.op = call->op, .backward_of = call->backward_of, .layer = c->owned->names.count};
     const double none = (double)NAN;
     new.row = (mn_shadow_row){.op = call->op->name,
                               .backward_of = call->backward_of ? call->backward_of->name : "",
@@ -95,7 +96,7 @@ static mn_status insert_line(shadow_check *c, const mn_observed *call, int64_t o
                               .error = none,
                               .rms = none,
                               .local_error = none};
-    if (!mn_list_append(&c->names, call->layer, strlen(call->layer) + 1) ||
+    if (!mn_list_append(&c->owned->names, call->layer, strlen(call->layer) + 1) ||
         !mn_list_append(&c->lines, &new, 1))
         return out_of_memory(c->context);
     memmove(line_at(c, c->next + 1), line_at(c, c->next),
@@ -438,9 +439,10 @@ static void count_row(mn_shadow_report *report, const mn_shadow_row *row)
         report->worst_local = i;
 }
 
-/* Takes the rows of ops whose results are numbers, and the names. */
-static mn_status make_report(shadow_check *c, owned_report *owned)
+/* Takes the rows of ops whose results are numbers. */
+static mn_status make_report(shadow_check *c)
 {
+    owned_report *owned = c->owned;
     mn_shadow_report *report = &owned->report;
     if (!mn_list_reserve(&owned->rows, (size_t)c->lines.count + 1))
         return out_of_memory(c->context);
@@ -458,9 +460,19 @@ static mn_status make_report(shadow_check *c, owned_report *owned)
         mn_list_append(&owned->rows, &l->row, 1); /* reserved */
         count_row(report, &l->row);
     }
-    owned->names = c->names;
-    c->names = mn_list_new(&c->context->allocator, 1);
     return MN_OK;
+}
+
+static owned_report *report_new(mn_context *context)
+{
+    const mn_allocator *allocator = &context->allocator;
+    owned_report *owned = allocator->alloc(allocator->user, sizeof *owned, 64);
+    if (owned)
+        *owned = (owned_report){.rows = mn_list_new(allocator, sizeof(mn_shadow_row)),
+                                .names = mn_list_new(allocator, 1)};
+    else
+        out_of_memory(context);
+    return owned;
 }
 
 void mn_shadow_report_free(mn_shadow_report *report)
@@ -500,20 +512,20 @@ static mn_status read_options(shadow_check *c, const mn_shadow_options *given)
     return MN_OK;
 }
 
-static mn_status check(shadow_check *c, const mn_shadow_options *options, owned_report *owned)
+static mn_status check(shadow_check *c, const mn_shadow_options *options)
 {
     mn_context *context = c->context;
     MN_TRY(read_options(c, options));
     const uint64_t position = context->random_position;
     const uint32_t calls = context->dropout_calls;
     context->keeps_gradients = true;
-    mn_status status = run_batches(c, &owned->report);
+    mn_status status = run_batches(c, &c->owned->report);
     context->keeps_gradients = false;
     context->random_position = position;
     context->dropout_calls = calls;
     end_batch(c);
     MN_TRY(status);
-    return make_report(c, owned);
+    return make_report(c);
 }
 
 mn_shadow_report *mn_shadow_check(mn_context *context, mn_shadow_fn function, void *user,
@@ -521,32 +533,23 @@ mn_shadow_report *mn_shadow_check(mn_context *context, mn_shadow_fn function, vo
 {
     if (mn_error_status(context) != MN_OK)
         return NULL;
-    const mn_allocator *allocator = &context->allocator;
-    shadow_check *c = mn_host_calloc(context, 1, sizeof *c);
-    owned_report *owned = allocator->alloc(allocator->user, sizeof *owned, 64);
+    owned_report *owned = report_new(context);
+    shadow_check *c = owned ? mn_host_calloc(context, 1, sizeof *c) : NULL;
     mn_status status = MN_ERR_MEMORY;
-    if (c && owned) {
-        *owned = (owned_report){.rows = mn_list_new(allocator, sizeof(mn_shadow_row))};
-        owned->names = mn_list_new(allocator, 1);
+    if (c) {
         c->observer = (mn_observer){.before = before, .after = after};
         c->context = c->comparer.context = context;
         c->function = function;
         c->user = user;
         c->storages = context->storages;
-        c->lines = mn_list_new(allocator, sizeof(line));
-        c->names = mn_list_new(allocator, 1);
-        status = check(c, options, owned);
+        c->owned = owned;
+        c->lines = mn_list_new(&context->allocator, sizeof(line));
+        status = check(c, options);
         mn_list_free(&c->lines);
-        mn_list_free(&c->names);
-    } else {
-        out_of_memory(context);
     }
     mn_host_free(context, c, sizeof *c);
     if (status == MN_OK)
         return &owned->report;
-    if (owned && c)
-        mn_shadow_report_free(&owned->report);
-    else if (owned)
-        allocator->free(allocator->user, owned, sizeof *owned);
+    mn_shadow_report_free((mn_shadow_report *)owned);
     return NULL;
 }
