@@ -93,14 +93,6 @@ static void print_deviations(const mn_compare_result *r, double margin)
     }
 }
 
-static int64_t skipped(const mn_train_result *run)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; i < run->step_count; i++)
-        count += run->step_results[i].skipped;
-    return count;
-}
-
 static void print_json(const mn_compare_result *r)
 {
     printf("{\"reference\":\"fp32\",\"runs\":[");
@@ -111,7 +103,7 @@ static void print_json(const mn_compare_result *r)
         printf("%s{\"precision\":\"%s\",\"seed\":%llu", i > 0 ? "," : "", r->rows[i].precision,
                (unsigned long long)r->rows[i].seed);
         cli_json_measured(stdout, "test_accuracy", ended ? e->test_accuracy : (double)NAN);
-        printf(",\"skipped_steps\":%lld", (long long)skipped(run));
+        printf(",\"skipped_steps\":%lld", (long long)run->skipped_steps);
         cli_json_measured(stdout, "images_per_s", e != NULL ? e->images_per_s : (double)NAN);
         cli_json_measured(stdout, "underflow_fraction",
                           run->monitor != NULL ? run->monitor->underflow_fraction : (double)NAN);
