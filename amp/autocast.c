@@ -121,17 +121,18 @@ static mn_dtype widest(mn_tensor *const *inputs, int count)
     return dtype;
 }
 
-static mn_cast_choice choose(const mn_context *context, const mn_op *op, mn_dtype region)
+mn_cast_rule mn_autocast_rule(const mn_context *context, const mn_op *op, bool *overridden)
 {
     const mn_autocast *autocast = context->slots[MN_SLOT_AMP].state;
-    mn_cast_choice choice = {
-        .active = true, .region = region, .rule = op->rule[context->device->type]};
-    for (int i = 0; i < MN_OP_COUNT; i++) {
-        if (op == &mn_ops[i] && autocast->overridden[i]) {
-            choice.rule = autocast->rules[i];
-            choice.overridden = true;
-        }
-    }
+    *overridden =
+        autocast && op >= mn_ops && op < mn_ops + MN_OP_COUNT && autocast->overridden[op - mn_ops];
+    return *overridden ? autocast->rules[op - mn_ops] : op->rule[context->device->type];
+}
+
+static mn_cast_choice choose(const mn_context *context, const mn_op *op, mn_dtype region)
+{
+    mn_cast_choice choice = {.active = true, .region = region};
+    choice.rule = mn_autocast_rule(context, op, &choice.overridden);
     return choice;
 }
 

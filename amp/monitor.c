@@ -113,7 +113,7 @@ static bool is_ignored(const mn_op *op)
 /* The outputs, or what is written in place by an op without any: its first input. */
 static int parts_of(const mn_observed *call)
 {
-    const int in_place = call->op->mutates & 1u ? 1 : 0;
+    const bool in_place = call->op->mutates & 1u && call->input_count > 0 && call->inputs[0];
     if (is_ignored(call->op))
         return 0;
     return call->op->outputs > 0 ? call->op->outputs : in_place;

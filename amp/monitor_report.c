@@ -20,6 +20,7 @@ static mn_monitor_row row_of(const mn_place *place)
     const mn_op *ruled = key->backward_of ? key->backward_of : key->op;
     const int64_t *host = place->host;
     const int64_t smallest = host[MN_INSPECT_SMALLEST], infinite = INT64_C(0x7ff) << 52;
+    bool overridden;
     return (mn_monitor_row){
         .layer = key->layer,
         .op = key->op->name,
@@ -29,7 +30,7 @@ static mn_monitor_row row_of(const mn_place *place)
         .dtype = key->dtype,
         .output = key->output,
         .is_cast = key->is_cast,
-        .rule = ruled->rule[place->counts->context->device->type],
+        .rule = mn_autocast_rule(place->counts->context, ruled, &overridden),
         .calls = host[MN_INSPECT_CALLS],
         .count = host[MN_INSPECT_COUNT],
         .zeros = host[MN_INSPECT_ZEROS],
@@ -118,13 +119,15 @@ mn_status mn_monitor_collect(mn_monitor *monitor)
 
 const mn_monitor_row *mn_monitor_rows(const mn_monitor *monitor, int *count)
 {
-    *count = monitor ? (int)monitor->shown : 0;
+    if (count)
+        *count = monitor ? (int)monitor->shown : 0;
     return monitor ? monitor->rows : NULL;
 }
 
 const mn_overflow *mn_monitor_overflows(const mn_monitor *monitor, int *count)
 {
-    *count = monitor ? monitor->overflow_count : 0;
+    if (count)
+        *count = monitor ? monitor->overflow_count : 0;
     return monitor ? monitor->overflows : NULL;
 }
 
@@ -190,7 +193,7 @@ mn_monitor_fit mn_monitor_fit_get(const mn_monitor_row *row, mn_dtype dtype, int
         return fit;
     const int lowest = formats[dtype].lowest, digits = formats[dtype].digits;
     for (int i = 0; i < MN_MONITOR_BINS; i++) {
-        const int exponent = MN_MONITOR_LOWEST + i + shift;
+        const int64_t exponent = (int64_t)shift + MN_MONITOR_LOWEST + i;
         total += row->histogram[i];
         overflow += exponent > formats[dtype].highest ? row->histogram[i] : 0;
         lost += exponent < lowest - digits ? row->histogram[i] : 0;

@@ -238,7 +238,7 @@ static mn_status before(mn_observer *observer, mn_context *context, mn_observed 
         return refuse(context, "open an autocast region: it is called inside of one");
     for (int i = 0; i < call->input_count && !call->rehearsing; i++) {
         mn_tensor *x = call->inputs[i];
-        if (x && op->mutates >> i & 1u && x->storage->serial <= c->storages)
+        if (x && x->numel > 0 && op->mutates >> i & 1u && x->storage->serial <= c->storages)
             MN_TRY(save_original(c, x->storage));
     }
     if (c->mode == RUN_PROBE || call->rehearsing || op->outputs == 0 || op->flags & MN_OP_VIEW ||

@@ -79,9 +79,12 @@ static void print_json_monitor(const mn_train_monitor *m)
 static void print_monitor(const mn_train_monitor *m)
 {
     char text[512];
+    int steps = 0; /* an overflow for each attempt of --retry */
+    for (int i = 0; i < m->overflow_count; i++)
+        steps += i == 0 || m->overflows[i].step != m->overflows[i - 1].step;
     printf("monitor: %lld step%s\n", (long long)m->steps, m->steps == 1 ? "" : "s");
     if (m->overflow_count > 0)
-        printf("  not finite in %d of them, first: %s\n", m->overflow_count,
+        printf("  not finite in %d of them, first: %s\n", steps,
                mn_overflow_describe(m->overflows, text, sizeof text));
     if (!isnan(m->underflow_fraction))
         printf(

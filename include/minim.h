@@ -1086,7 +1086,8 @@ typedef struct mn_monitor_row {
     mn_dtype dtype;
     int output;
     bool is_cast;      /* made by autocast, as an input of another op */
-    mn_cast_rule rule; /* autocast's for the op, or for the one whose gradient it is */
+    mn_cast_rule rule; /* autocast's for the op, or for the one whose gradient it is, as overridden
+                          at the time of collect */
     int64_t calls, count, zeros, infinities, nans;
     double largest, smallest;      /* finite magnitudes, not 0; 0: there were none */
     const int64_t *histogram;      /* [MN_MONITOR_BINS] */
@@ -1102,7 +1103,8 @@ typedef enum mn_overflow_cause {
     MN_OVERFLOW_FORWARD = 0,  /* the op made it of finite values, in forward: no loss scale helps */
     MN_OVERFLOW_BACKWARD = 1, /* likewise in backward, or in scaling the loss: a lower scale may */
     MN_OVERFLOW_UPDATE = 2,   /* likewise in unscaling, clipping or stepping */
-    MN_OVERFLOW_INPUT = 3     /* an input was not finite and came from no op: data, a parameter */
+    MN_OVERFLOW_INPUT = 3 /* one of the first five floating inputs was not finite and came from no
+                             op: data, a parameter */
 } mn_overflow_cause;
 /* The first op of a step with an output that is not finite. */
 typedef struct mn_overflow {

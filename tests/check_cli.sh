@@ -274,6 +274,7 @@ grep -q '^{"event":"overflow","step":1,"op":"cross_entropy","layer":"","directio
 "$minim" train $data --amp fp16 --steps 6 --init-scale 1e9 --checkpoint without.st >/dev/null
 same monitor.st without.st
 expect 0 '^monitor: 2 steps$' "$minim" train $data --amp fp16 --steps 6 --monitor-every 5
+expect 0 'not finite in 1 of them' "$minim" train $data --amp fp16 --steps 1 --init-scale 1e9 --retry 2 --monitor
 expect 2 '--monitor-every: expected a whole number' "$minim" train --monitor-every 0
 expect 0 '^fp16 .* 0%|^fp16 .*e-[0-9]+%' "$minim" compare $data --steps 4 --precisions fp32,fp16 --monitor \
     --report watched

@@ -8,6 +8,7 @@
 #include "tests/support_training.h"
 
 #include <check.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -319,6 +320,10 @@ START_TEST(limits_and_fits)
     ck_assert(mn_monitor_fit_get(&row, MN_F16, 0).overflows);
     fit = mn_monitor_fit_get(&row, MN_BF16, 0);
     ck_assert(!fit.overflows && fit.subnormal == 0 && fit.lost == 0);
+    fit = mn_monitor_fit_get(&row, MN_F16, INT_MAX);
+    ck_assert(fit.overflows && fit.overflow == 1 && fit.lost == 0);
+    fit = mn_monitor_fit_get(&row, MN_F16, INT_MIN);
+    ck_assert(!fit.overflows && fit.overflow == 0 && fit.lost == 1);
 }
 END_TEST
 

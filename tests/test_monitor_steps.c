@@ -269,6 +269,49 @@ START_TEST(a_monitor_changes_nothing)
 }
 END_TEST
 
+static mn_status infer_nothing(mn_infer *call)
+{
+    (void)call;
+    return MN_OK;
+}
+
+static void run_nothing(const mn_call *call)
+{
+    (void)call;
+}
+
+/* A custom op may leave out the input that it writes, or have no other. */
+START_TEST(what_is_written_may_be_absent)
+{
+    static const mn_op op = {.size = sizeof op,
+                             .name = "write",
+                             .summary = "nothing",
+                             .max_inputs = 2,
+                             .optional = 1,
+                             .mutates = 1,
+                             .infer = infer_nothing,
+                             .kernels = {{.dtypes = 0xff, .run = run_nothing}}};
+    mn_context *ctx = mn_test_open();
+    mn_monitor *monitor = mn_monitor_create(ctx, NULL);
+    mn_trace *trace = mn_trace_begin(ctx, NULL);
+    mn_tensor *inputs[2] = {NULL, mn_relu(mn_test_full(ctx, MN_F32, 1))}, *outputs[1];
+    int count = 0;
+    for (int i = 0; i <= 2; i++)
+        mn_apply(ctx, &op, inputs, i, NULL, outputs);
+    ck_assert_int_eq(mn_monitor_collect(monitor), MN_OK);
+    ck_assert_str_eq(mn_monitor_rows(monitor, &count)->op, "relu");
+    ck_assert_int_eq(count, 1);
+    inputs[0] = inputs[1];
+    mn_apply(ctx, &op, inputs, 1, NULL, outputs);
+    ck_assert_int_eq(mn_monitor_collect(monitor), MN_OK);
+    ck_assert_int_eq(mn_monitor_rows(monitor, NULL)[1].count, 32);
+    ck_assert_ptr_nonnull(mn_monitor_overflows(monitor, NULL));
+    mn_trace_free(trace);
+    mn_monitor_free(monitor);
+    mn_context_free(ctx);
+}
+END_TEST
+
 START_TEST(one_monitor_a_context)
 {
     mn_context *ctx = mn_test_open(), *other = mn_test_open();
@@ -354,7 +397,16 @@ START_TEST(range_of_a_run)
     ck_assert(!mn_monitor_fit_get(slope->row, MN_F16, scale).overflows);
     ck_assert(mn_monitor_fit_get(slope->row, MN_F16, scale + 1).overflows);
     ck_assert(ldexp(slope->row->largest, scale) < 65520);
+    ck_assert_int_eq(r->scale_log2[1], 127); /* more is no f32 */
     mn_range_result_free(r);
+    options.rules = "conv2d=FP32,cross_entropy=KEEP";
+    r = mn_range(&options, &error);
+    ck_assert_msg(r != NULL, "%s", error.message);
+    ck_assert(range_at(r, "conv2", "conv2d", MN_FORWARD)->exempt);
+    ck_assert(range_at(r, "conv2", "conv2d_backward_weight", MN_BACKWARD)->exempt);
+    ck_assert(!range_at(r, "", "cross_entropy", MN_FORWARD)->exempt);
+    mn_range_result_free(r);
+    options.rules = NULL;
     options.amp = MN_F16;
     ck_assert_ptr_null(mn_range(&options, &error));
     ck_assert_int_eq(error.status, MN_ERR_ARGUMENT);
@@ -377,6 +429,7 @@ int main(void)
     tcase_add_loop_test(tcase, other_causes, 0, 2);
     tcase_add_loop_test(tcase, steps_and_collects, 0, 2);
     tcase_add_loop_test(tcase, a_monitor_changes_nothing, 0, 2);
+    tcase_add_test(tcase, what_is_written_may_be_absent);
     tcase_add_test(tcase, one_monitor_a_context);
     tcase_add_loop_test(tcase, gradients_of_gradients, 0, 2);
     tcase_add_loop_test(tcase, range_of_a_run, 0, 2);

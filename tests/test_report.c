@@ -158,11 +158,11 @@ enum { LAYERS = 60, ROWS = 2 * LAYERS + 2 };
 static int64_t histograms[2][MN_MONITOR_BINS];
 static char names[LAYERS][24];
 static mn_monitor_row monitor_rows[ROWS];
-static mn_overflow monitor_overflows[3];
+static mn_overflow monitor_overflows[4];
 static mn_train_monitor monitors[3];
 
 /* Layers with 90 values at 2^-20 and 10 at 2^lowest in forward and backward, two updated
- * parameters, and in fp16 three overflows of two kinds. */
+ * parameters, and in fp16 three overflows of two kinds, the last at two attempts. */
 static void make_monitors(int layers, int lowest)
 {
     histograms[0][-20 - MN_MONITOR_LOWEST] = 90;
@@ -192,8 +192,8 @@ static void make_monitors(int layers, int lowest)
                                                         .histogram = histograms[1],
                                                         .updates = 1000,
                                                         .updates_lost = i ? 125 : 0};
-    for (int i = 0; i < 3; i++)
-        monitor_overflows[i] = (mn_overflow){.step = 5 + i,
+    for (int i = 0; i < 4; i++)
+        monitor_overflows[i] = (mn_overflow){.step = i < 3 ? 5 + i : 7,
                                              .cause = MN_OVERFLOW_BACKWARD,
                                              .row = &monitor_rows[i == 1 ? 3 : 1],
                                              .largest = 60000.0,
@@ -207,7 +207,7 @@ static void make_monitors(int layers, int lowest)
                                          .updates_lost = 0.0625,
                                          .row_count = 2 * layers + 2,
                                          .rows = monitor_rows,
-                                         .overflow_count = i == 2 ? 3 : 0,
+                                         .overflow_count = i == 2 ? 4 : 0,
                                          .overflows = monitor_overflows};
         mn_made.runs[i].monitor = &monitors[i];
     }

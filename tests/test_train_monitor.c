@@ -135,6 +135,25 @@ START_TEST(a_planted_overflow_is_named)
 }
 END_TEST
 
+/* More attempts at one step than the monitor keeps overflows between collects: a scale of 1e35
+ * takes some hundred halvings. */
+START_TEST(every_attempt_is_kept)
+{
+    mn_train_options options = run_of(MN_F16, 1);
+    options.log = NULL;
+    options.steps = 2;
+    options.scaler.init_scale = 1e35;
+    options.retry = 150;
+    mn_train_result *result = train(&options);
+    const mn_train_monitor *m = result->monitor;
+    ck_assert_int_gt(result->step_results[0].retries, 64);
+    ck_assert(m->steps == 2 && m->overflow_count == result->retries);
+    ck_assert_int_eq(m->totals.overflows, m->overflow_count);
+    ck_assert_int_eq(m->overflows[0].step, 1);
+    mn_train_result_free(result);
+}
+END_TEST
+
 /* Without a monitor there is nothing; with one, shares of what is stored in 16 bit. */
 START_TEST(shares_are_measured_or_null)
 {
@@ -270,6 +289,7 @@ int main(void)
     tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, overflows_are_named, 0, 2);
     tcase_add_test(tests, a_planted_overflow_is_named);
+    tcase_add_test(tests, every_attempt_is_kept);
     tcase_add_loop_test(tests, shares_are_measured_or_null, 0, 4);
     tcase_add_loop_test(tests, results_do_not_depend_on_it, 0, 6);
     tcase_add_test(tests, its_steps_are_not_timed);

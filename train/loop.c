@@ -222,8 +222,7 @@ static mn_status settle_window(mn_run *run, int64_t samples)
         if (scaler.collapsed || run->trainer.retries == run->options.retry)
             return MN_OK;
         mn_trainer_retry(&run->trainer);
-        if (mn_run_monitors(run, run->progress.step + 1))
-            MN_TRY(mn_monitor_step(run->monitor.monitor, run->progress.step + 1));
+        MN_TRY(mn_run_monitor_again(run));
     }
 }
 

@@ -63,6 +63,15 @@ mn_status mn_run_monitor_collect(mn_run *run)
     return MN_OK;
 }
 
+mn_status mn_run_monitor_again(mn_run *run)
+{
+    if (!mn_run_monitors(run, run->progress.step + 1))
+        return MN_OK;
+    MN_TRY(mn_run_monitor_collect(run));
+    run->monitor.fresh = true;
+    return mn_monitor_step(run->monitor.monitor, run->progress.step + 1);
+}
+
 /* An overflow with the row that it has now. */
 static mn_overflow overflow_at(const mn_run_monitor *m, int64_t index, const mn_monitor_row *rows)
 {

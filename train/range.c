@@ -12,6 +12,7 @@ typedef struct range {
     mn_list rows;
 } range;
 
+enum { LARGEST_SCALE = 127 }; /* log2; a loss scale is f32 */
 static const mn_dtype formats[2] = {MN_F16, MN_BF16};
 
 /* ---- judging --------------------------------------------------------------------------------- */
@@ -66,6 +67,8 @@ static void judge(range *r, int format)
             any = true;
         }
     }
+    if (shown->scale_log2[format] > LARGEST_SCALE)
+        shown->scale_log2[format] = LARGEST_SCALE;
     for (int i = 0; i < shown->count; i++) {
         mn_range_fit *fit = &rows[i].fit[format];
         if (!is_gradient(rows[i].row))

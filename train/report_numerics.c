@@ -319,7 +319,8 @@ static void put_run_overflows(mn_json_out *page, const mn_compare_row *row)
             continue;
         shown[count++] = o;
         for (int j = i; j < m->overflow_count; j++)
-            if (m->overflows[j].row == o->row && m->overflows[j].cause == o->cause)
+            if (m->overflows[j].row == o->row && m->overflows[j].cause == o->cause &&
+                m->overflows[j].step != last) /* not a further attempt */
                 steps++, last = m->overflows[j].step;
         mn_put(page, "<tr><th scope=\"row\">");
         mn_put_escaped(page, mn_overflow_describe(o, text, sizeof text));

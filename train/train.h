@@ -215,6 +215,8 @@ bool mn_run_monitors(const mn_run *run, int64_t step);
 mn_status mn_run_monitor_look(mn_run *run, bool begins);
 /* Brings what it has seen to the host: before results of steps are taken there. */
 mn_status mn_run_monitor_collect(mn_run *run);
+/* Before a further attempt at a window: collects, since a monitor keeps few overflows. */
+mn_status mn_run_monitor_again(mn_run *run);
 /* Logs what was first not finite in steps up to this one. */
 mn_status mn_run_monitor_tell(mn_run *run, int64_t step);
 void mn_run_monitor_epoch(const mn_run *run, mn_epoch_result *result);
