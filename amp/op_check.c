@@ -18,10 +18,10 @@ typedef struct check {
     mn_op_check_options options;
     mn_op_check_report *report;
     mn_context *places[PLACES];
-    double *values[MN_MAX_INPUTS];
-    mn_dtype example;           /* of the first floating input; f32 without any */
-    uint32_t floating, varying; /* inputs; those that have another dtype in each setting */
-    char what[64];              /* is being tried */
+    double *values[MN_MAX_INPUTS]; /* of floating inputs; of others their bytes */
+    mn_dtype example;              /* of the first floating input; f32 without any */
+    uint32_t floating, varying;    /* inputs; those that have another dtype in each setting */
+    char what[64];                 /* is being tried */
 } check;
 
 typedef struct setting {
@@ -88,7 +88,10 @@ static mn_tensor *make_input(const check *c, const setting *s, int input)
     const double kept = last ? *last : 0;
     if (last && s->nan == input)
         *last = (double)NAN;
-    mn_tensor_write_f64(x, c->values[input], example->numel);
+    if (c->floating >> input & 1u)
+        mn_tensor_write_f64(x, c->values[input], example->numel);
+    else
+        mn_tensor_write(x, c->values[input], mn_tensor_bytes(x));
     if (last)
         *last = kept;
     x = x->dtype == dtype ? x : mn_cast(x, dtype);
@@ -122,10 +125,9 @@ static mn_tensor *flatten(const check *c, mn_tensor *const *out)
 {
     mn_tensor *parts[MN_MAX_OUTPUTS];
     int count = 0;
-    for (int i = 0; i < c->op->outputs; i++) {
+    for (int i = 0; i < c->op->outputs; i++)
         if (mn_dtype_is_float(out[i]->dtype) && !(c->options.constants >> i & 1u))
             parts[count++] = mn_reshape(mn_cast(out[i], MN_F64), 1, &out[i]->numel);
-    }
     return count > 0 ? mn_concat(parts, count, 0) : NULL;
 }
 
@@ -203,10 +205,9 @@ static mn_status run_in_scope(const check *c, const setting *s, outcome *o)
     o->applied = true;
     for (int i = 0; i < c->op->outputs; i++)
         add_item(o, "output", i, out[i]);
-    for (int i = 0; i < c->count; i++) {
+    for (int i = 0; i < c->count; i++)
         if (in[i] && c->op->mutates >> i & 1u)
             add_item(o, "written input", i, in[i]);
-    }
     MN_TRY(run_backward(c, s, in, out, o));
     return read_items(o);
 }
@@ -373,10 +374,9 @@ static mn_tensor *as_function(mn_context *context, mn_tensor **inputs, int count
 {
     const check *c = user;
     mn_tensor *in[MN_MAX_INPUTS] = {NULL}, *out[MN_MAX_OUTPUTS] = {NULL};
-    for (int i = 0, at = 0; i < c->count && at < count; i++) {
+    for (int i = 0, at = 0; i < c->count && at < count; i++)
         if (c->inputs[i])
             in[i] = c->op->mutates >> i & 1u ? mn_clone(inputs[at++]) : inputs[at++];
-    }
     return mn_apply(context, c->op, in, c->count, c->options.attributes, out) == MN_OK
                ? flatten(c, out)
                : NULL;
@@ -389,17 +389,15 @@ static mn_status check_gradient(check *c, const outcome *o)
     const setting s = plain(MN_F64);
     mn_tensor *in[MN_MAX_INPUTS];
     int count = 0;
-    for (int i = 0; i < c->op->outputs; i++) {
+    for (int i = 0; i < c->op->outputs; i++)
         if (mn_dtype_is_float(o->items[i].dtype) && o->items[i].dtype != MN_F64)
             return MN_OK;
-    }
     if (o->gradients == 0)
         return MN_OK;
     mn_scope scope = mn_scope_begin(context);
-    for (int i = 0; i < c->count; i++) {
+    for (int i = 0; i < c->count; i++)
         if (c->inputs[i])
             in[count++] = make_input(c, &s, i);
-    }
     mn_gradcheck_options options = c->options.gradcheck;
     options.worst = &c->report->gradient;
     mn_gradcheck(context, as_function, c, in, count, &options);
@@ -417,9 +415,12 @@ static mn_status check_dtype(check *c, mn_dtype dtype)
     if (dtype != c->example && refused(&got))
         return MN_OK;
     if (status == MN_OK) {
-        bool first = c->count > 0 && c->inputs[0];
-        c->report->dtypes[dtype].served = mn_op_served_by(
-            got.context, c->op, first ? dtype_in(c, s.dtype, 0) : got.items[0].dtype);
+        int first = 0;
+        while (first < c->count && !c->inputs[first])
+            first++;
+        c->report->dtypes[dtype].served =
+            mn_op_served_by(got.context, c->op,
+                            first < c->count ? dtype_in(c, s.dtype, first) : got.items[0].dtype);
         status = dtype == MN_F64 ? check_gradient(c, &got) : MN_OK;
     }
     if (status == MN_OK)
@@ -546,9 +547,9 @@ static mn_status read_inputs(check *c)
             c->example = x->dtype == MN_F64 ? MN_F64 : MN_F32;
         c->floating |= (uint32_t)mn_dtype_is_float(x->dtype) << i;
         c->values[i] = mn_host_calloc(c->owner, (size_t)x->numel + 1, sizeof(double));
-        if (!c->values[i])
-            return c->owner->error.status;
-        MN_TRY(mn_tensor_read_f64(x, c->values[i], x->numel));
+        MN_TRY(c->owner->error.status);
+        MN_TRY(mn_dtype_is_float(x->dtype) ? mn_tensor_read_f64(x, c->values[i], x->numel)
+                                           : mn_tensor_read(x, c->values[i], mn_tensor_bytes(x)));
     }
     c->varying = c->floating & ~c->options.keeps_f32;
     return MN_OK;

@@ -22,15 +22,14 @@ static const char *figure(char buffer[32], const char *format, double value)
     return buffer;
 }
 
-static void print_row(const mn_compare_row *row, const mn_epoch_result *e)
+static void print_row(const mn_epoch_result *e)
 {
     const uint64_t peak = e->peak_tensor_bytes;
-    printf("%-9s %5llu", row->precision, (unsigned long long)row->seed);
     cli_cell(8, "%.2f%%", 100.0 * e->validation_accuracy);
     cli_cell(8, "%.2f%%", 100.0 * e->test_accuracy);
     cli_cell(8, "%.2f%%", 100.0 * e->test_accuracy_fp32);
-    printf(" %10.4f %8lld %9lld %7g", fabs(e->train_loss), (long long)e->skipped_steps,
-           (long long)e->nonfinite, e->scale);
+    printf(e->train_loss < 1e5 ? " %10.4f" : " %10.4g", fabs(e->train_loss));
+    printf(" %8lld %9lld %11g", (long long)e->skipped_steps, (long long)e->nonfinite, e->scale);
     cli_cell(9, "%.3g%%", 100.0 * e->underflow_fraction);
     cli_cell(9, "%.0f", e->images_per_s);
     cli_cell(6, "%.1f%%", 100.0 * e->data_wait_fraction);
@@ -51,20 +50,25 @@ static void print_machine(const settings *set)
 
 static void print_table(const mn_compare_result *r)
 {
-    printf("%-9s %5s %8s %8s %8s %10s %8s %9s %7s %9s %9s %6s %12s\n", "precision", "seed",
+    int width = 5;
+    for (int i = 0; i < r->row_count; i++) {
+        int length = snprintf(NULL, 0, "%llu", (unsigned long long)r->rows[i].seed);
+        width = length > width ? length : width;
+    }
+    printf("%-9s %*s %8s %8s %8s %10s %8s %9s %11s %9s %9s %6s %12s\n", "precision", width, "seed",
            "val acc", "test acc", "in fp32", "train loss", "skipped", "nonfinite", "scale",
            "underflow", "images/s", "wait", "peak tensors");
     for (int i = 0; i < r->row_count; i++) {
-        const mn_epoch_result *e = cli_last_epoch(r->rows[i].run);
-        if (r->rows[i].run->collapsed_step > 0) {
-            printf(
-                "%-9s %5llu   collapsed at step %lld: gradients overflow at the smallest scale\n",
-                r->rows[i].precision, (unsigned long long)r->rows[i].seed,
-                (long long)r->rows[i].run->collapsed_step);
+        const mn_train_result *run = r->rows[i].run;
+        const mn_epoch_result *e = cli_last_epoch(run);
+        if (e == NULL && run->collapsed_step == 0)
             continue;
-        }
-        if (e != NULL)
-            print_row(&r->rows[i], e);
+        printf("%-9s %*llu", r->rows[i].precision, width, (unsigned long long)r->rows[i].seed);
+        if (run->collapsed_step > 0)
+            printf("   collapsed at step %lld: gradients overflow at the smallest scale\n",
+                   (long long)run->collapsed_step);
+        else
+            print_row(e);
     }
 }
 
@@ -141,7 +145,7 @@ int cli_compare(settings *set)
         print_table(result);
         print_deviations(result, options.margin);
         printf("A skipped step is a diagnosis of the loss scale, and no sign of convergence.\n");
-        if (set->report != NULL)
+        if (set->report != NULL && !result->cancelled)
             printf("report: %s/report.html and %s/report.json\n", set->report, set->report);
     }
     int status = result->cancelled ? EXIT_INTERRUPTED : EXIT_OK;

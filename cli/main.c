@@ -49,9 +49,8 @@ static const command commands[] = {
     {"range", "would the model fit into fp16 and bf16: magnitudes per op against the formats",
      "Trains in FP32 (or --amp bf16) and measures what every op gives: whether its values would\n"
      "overflow in FP16, which loss scales its gradients allow, and what is lost at the largest.\n",
-     "data model device threads amp steps batch optimizer lr momentum weight-decay seed limit "
-     "rules "
-     "checkpoint json",
+     "data model device threads amp steps batch optimizer parameters lr momentum weight-decay "
+     "seed limit rules checkpoint json",
      cli_range},
     {"models", "what each model costs: parameters, operations, memory per image",
      "For one image of the size that --data gives. \"Kept\" are the bytes of a training step's\n"

@@ -1533,7 +1533,8 @@ typedef struct mn_train_options {
     /* For f16, default 0: at most so many further attempts at a window whose gradients overflow, at
      * the scale that each has backed off to, on the same batches, at the same random position, from
      * the buffers (running statistics) that the window began with. Still skipped after the last, or
-     * once the scale has collapsed, it is a skipped step that leaves no trace in the buffers. The
+     * once the scale has collapsed, it is a skipped step that leaves no trace in the buffers. What
+     * counts is the run's own optimizer: others of a step function step in each attempt. The
      * scaler's and optimizer's counters count attempts; results, `cancel` and schedules go by
      * steps. Waits for the device once an attempt, and keeps the window's images in host memory. */
     int64_t retry;

@@ -101,7 +101,7 @@ typedef struct mn_backward_call {
 typedef void (*mn_reference_fn)(const mn_call *call, double *const in[], double *const out[]);
 
 typedef struct mn_kernel {
-    uint32_t dtypes; /* bit 1 << dtype of input 0 (of output 0 for ops without inputs) */
+    uint32_t dtypes; /* bit 1 << dtype of the first input given (of output 0 if there is none) */
     /* May be NULL: no plan, no workspace. call->in[].data may be unset. */
     mn_status (*prepare)(const mn_call *call, mn_plan *plan, size_t *workspace_bytes);
     void (*run)(const mn_call *call);

@@ -166,6 +166,14 @@ static mn_status make_outputs(mn_context *context, mn_call *call, mn_tensor **ou
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
+mn_dtype mn_kernel_dtype(const mn_call *call)
+{
+    for (int i = 0; i < call->input_count; i++)
+        if (call->in[i].present)
+            return call->in[i].dtype;
+    return call->out[0].dtype;
+}
+
 mn_served_by mn_op_served_by(const mn_context *context, const mn_op *op, mn_dtype dtype)
 {
     mn_device_type device = context->device->type;
@@ -315,7 +323,7 @@ static mn_status serve(mn_context *context, mn_call *call, mn_tensor *const *inp
     MN_TRY(count_call(context, call->op));
     if (call->op->flags & MN_OP_VIEW)
         return make_view(context, call, inputs, outputs);
-    mn_dtype dtype = call->input_count > 0 ? call->in[0].dtype : call->out[0].dtype;
+    mn_dtype dtype = mn_kernel_dtype(call);
     mn_served_by served = mn_op_served_by(context, call->op, dtype);
     if (served == MN_SERVED_NONE)
         return mn_fail(context, MN_ERR_UNSUPPORTED, "%s: no kernel for %s on device %s",

@@ -78,6 +78,9 @@ mn_ops_state *mn_ops_state_get(mn_context *context);
  * each op, dtypes, shapes and attributes. */
 mn_status mn_plan_find(mn_context *context, const mn_kernel *kernel, mn_call *call);
 
+/* By which a kernel is chosen. */
+mn_dtype mn_kernel_dtype(const mn_call *call);
+
 /* Serves a call with observers told of it. */
 typedef mn_status (*mn_serve_fn)(mn_context *context, mn_call *call, mn_tensor *const *inputs,
                                  mn_tensor **outputs);

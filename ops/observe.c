@@ -30,7 +30,7 @@ static mn_observed describe(const mn_context *context, const mn_call *call,
                             mn_tensor *const *inputs, mn_tensor *const *outputs)
 {
     const bool backward = context->in_backward;
-    mn_dtype dtype = call->input_count > 0 ? call->in[0].dtype : call->out[0].dtype;
+    mn_dtype dtype = mn_kernel_dtype(call);
     return (mn_observed){
         .op = call->op,
         .attributes = call->attributes.bytes,

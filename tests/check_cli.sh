@@ -117,6 +117,9 @@ small="--data synthetic:28x28x1:10:64 --batch 16 --steps 2"
     expect 0 '^bf16: fits' "$minim" range $small --amp bf16 --model cnn-small
     expect 1 'range: what overflowed in fp16' "$minim" range $small --amp fp16
     expect 1 'no model "nix"' "$minim" range $small --model nix
+    "$minim" train $small --parameters bf16-master --quiet --checkpoint masters.st >out || fail masters
+    expect 0 '^fc1.weight +sgd_step +update +bf16' "$minim" range $small --checkpoint masters.st \
+        --parameters bf16-master
 }
 expect 0 '^  ms/step +[0-9]' "$minim" bench --model resnet8 --steps 2 --batch 2 --warmup 0
 
@@ -298,6 +301,10 @@ expect 0 '3 of 3 runs collapsed or diverged; not enough seeds to say' "$minim" c
     --lr 1e6 --precisions fp32,bf16 --seeds 3
 grep -q '  diverged$' out || fail "the table does not say what diverged: $(cat out)"
 grep -q 'within the stated bound' out && fail "a diverged run was judged: $(cat out)"
+expect 0 '^precision' "$minim" compare $data --steps 2 --precisions fp32,fp16 --seed 123456789 \
+    --init-scale 1.52588e-10 --lr 1e3
+[ "$(grep -E '^(precision|fp)' out | grep -v '(n = ' | awk '{print length}' | sort -u | wc -l)" = 1 ] ||
+    fail "the table's columns are not aligned: $(cat out)"
 grep -q '1 run collapsed, at step' collapsed/report.html || fail "report.html does not say it"
 "$minim" compare $data --epochs 1 --seeds 3 --report report >out || fail compare
 for file in report/report.json report/report.html; do [ -s "$file" ] || fail "no $file"; done
@@ -323,6 +330,16 @@ kill -INT $pid
 wait $pid
 [ $? = 130 ] || fail "interrupted train did not exit with 130: $(cat err)"
 [ -s int.st ] || fail "interrupted train wrote no checkpoint"
+"$minim" compare --data synthetic:28x28x1:10:20000 --epochs 1000 --quiet --report int-report >out 2>err &
+pid=$!
+for ((i = 0; i < 300; i++)); do
+    if [ -d int-report ] || ! kill -0 $pid; then break; fi
+    sleep 0.2
+done
+kill -INT $pid
+wait $pid
+[ $? = 130 ] || fail "interrupted compare did not exit with 130: $(cat err)"
+grep -q '^report: ' out && fail "interrupted compare names a report that it has not written"
 
 echo "$failures failures"
 [ "$failures" = 0 ]

@@ -1,5 +1,5 @@
 /* mn_op_check on every differentiable op of the library, with the inputs and attributes that the op
- * cases apply it to. */
+ * cases apply it to; and on inputs of unusual kinds. */
 #include "autograd/node.h"
 #include "tests/support_cases.h"
 #include "tests/support_suite.h"
@@ -129,12 +129,84 @@ START_TEST(ops_of_the_library_pass)
 }
 END_TEST
 
+/* ---- custom ops with unusual inputs -----------------------------------------------------------
+ */
+
+/* The second of two inputs. */
+static mn_status second_infer(mn_infer *call)
+{
+    call->out[0] = call->in[1];
+    return MN_OK;
+}
+
+static void second_run(const mn_call *call)
+{
+    memcpy(call->out[0].data, call->in[1].data, 4 * (size_t)call->in[1].numel);
+}
+
+START_TEST(first_input_not_given)
+{
+    const mn_op op = {.size = sizeof op,
+                      .name = "second",
+                      .min_inputs = 2,
+                      .max_inputs = 2,
+                      .outputs = 1,
+                      .optional = 1,
+                      .infer = second_infer,
+                      .kernels = {{1u << MN_F32, NULL, second_run}}};
+    mn_op_check_report report;
+    mn_context *ctx = mn_test_open();
+    mn_tensor *in[2] = {NULL, mn_full(ctx, MN_F32, 1, (int64_t[]){3}, 0.7)};
+    ck_assert_msg(mn_op_check(ctx, &op, in, 2, NULL, &report) == MN_OK, "%s",
+                  mn_error_message(ctx));
+    ck_assert_int_eq(report.dtypes[MN_F64].served, MN_SERVED_NONE);
+    ck_assert_int_eq(report.dtypes[MN_F32].served, MN_SERVED_KERNEL);
+    ck_assert_int_eq(report.dtypes[MN_BF16].served, MN_SERVED_WIDENED);
+    mn_context_free(ctx);
+}
+END_TEST
+
+static const int64_t large[3] = {INT64_MAX, INT64_MIN, (INT64_C(1) << 53) + 1};
+
+static mn_status same_infer(mn_infer *call)
+{
+    call->out[0] = call->in[0];
+    return MN_OK;
+}
+
+static void large_run(const mn_call *call)
+{
+    if (memcmp(call->in[0].data, large, sizeof large) != 0)
+        mn_call_fault(call, MN_ERR_ARGUMENT, "not the example's integers", 0, 0);
+    memcpy(call->out[0].data, large, sizeof large);
+}
+
+START_TEST(integers_arrive_exactly)
+{
+    const mn_op op = {.size = sizeof op,
+                      .name = "large",
+                      .min_inputs = 1,
+                      .max_inputs = 1,
+                      .outputs = 1,
+                      .infer = same_infer,
+                      .kernels = {{1u << MN_I64, NULL, large_run}}};
+    mn_op_check_report report;
+    mn_context *ctx = mn_test_open();
+    mn_tensor *x = mn_tensor_from(ctx, MN_I64, 1, (int64_t[]){3}, large);
+    ck_assert_msg(mn_op_check(ctx, &op, &x, 1, NULL, &report) == MN_OK, "%s",
+                  mn_error_message(ctx));
+    mn_context_free(ctx);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("op check of the library's ops");
     TCase *cases = tcase_create("check");
     tcase_set_timeout(cases, 120);
     tcase_add_test(cases, ops_of_the_library_pass);
+    tcase_add_test(cases, first_input_not_given);
+    tcase_add_test(cases, integers_arrive_exactly);
     suite_add_tcase(suite, cases);
     return mn_test_run(suite, CK_NOFORK);
 }
