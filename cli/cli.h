@@ -52,6 +52,10 @@ void cli_catch_interrupts(void);
 
 const char *cli_amp_name(mn_dtype amp);
 
+/* How wide the terminal is that the file is; `otherwise` if it is none. Asked for every time:
+ * windows change their size. */
+int cli_columns(int file, int otherwise);
+
 /* JSON values on a stream: a string, which is one of the library's and thus ASCII; a number, a
  * non-finite one as a string; and a number that may not have been measured, NaN, as null. */
 void cli_json_string(FILE *out, const char *text);

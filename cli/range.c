@@ -72,12 +72,12 @@ static void print_verdict(const mn_range_row *row, int run_log2)
     else if (row->row->infinities + row->row->nans > 0)
         printf("is not finite");
     else if (row->row->direction == MN_BACKWARD)
-        printf("scale <= 2^%d; lost: %.2g%%, at 2^%d %.2g%%", fit->scale_log2,
+        printf("scale <= 2^%d; lost %.2g%%, at 2^%d %.2g%%", fit->scale_log2,
                100 * fit->plain.lost, run_log2, 100 * fit->scaled.lost);
     else if (fit->plain.overflows)
         printf("overflows by %.2gx", fit->factor);
     else if (fit->plain.lost + fit->plain.subnormal > 0)
-        printf("fits; lost: %.2g%%, digits of %.2g%%", 100 * fit->plain.lost,
+        printf("fits; lost %.2g%%, digits of %.2g%%", 100 * fit->plain.lost,
                100 * fit->plain.subnormal);
     else
         printf("fits");
