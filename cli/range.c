@@ -72,8 +72,8 @@ static void print_verdict(const mn_range_row *row, int run_log2)
     else if (row->row->infinities + row->row->nans > 0)
         printf("is not finite");
     else if (row->row->direction == MN_BACKWARD)
-        printf("scale <= 2^%d; lost %.2g%%, at 2^%d %.2g%%", fit->scale_log2,
-               100 * fit->plain.lost, run_log2, 100 * fit->scaled.lost);
+        printf("scale <= 2^%d; lost %.2g%%, at 2^%d %.2g%%", fit->scale_log2, 100 * fit->plain.lost,
+               run_log2, 100 * fit->scaled.lost);
     else if (fit->plain.overflows)
         printf("overflows by %.2gx", fit->factor);
     else if (fit->plain.lost + fit->plain.subnormal > 0)
