@@ -93,10 +93,11 @@ static mn_status parse_rule(mn_context *context, mn_autocast *parsed, const char
         return mn_fail(context, MN_ERR_ARGUMENT,
                        "autocast rules: no such op in \"%.*s\" (see \"minim ops\")", shown, text);
     if (rule < 0)
-        return mn_fail(context, MN_ERR_ARGUMENT,
-                       "autocast rules: \"%.*s\" is not op=KEEP, LOWER, FP32, FP32_OUT, PROMOTE or "
-                       "REFUSE",
-                       shown, text);
+        return mn_fail(
+            context, MN_ERR_ARGUMENT,
+            "autocast rules: \"%.*s\": want OP=RULE, with a rule of KEEP, LOWER (to 16 bit), "
+            "FP32, FP32_OUT, PROMOTE and REFUSE",
+            shown, text);
     MN_TRY(check_rule(context, op, (mn_cast_rule)rule));
     parsed->overridden[op] = true;
     parsed->rules[op] = (mn_cast_rule)rule;

@@ -495,7 +495,7 @@ static mn_status read_options(shadow_check *c, const mn_shadow_options *given)
     *o = mn_shadow_options_default();
     MN_TRY(mn_options_copy(&context->error, "mn_shadow_check", o, sizeof *o, given));
     if (!mn_is_16_bit(o->dtype))
-        return mn_fail(context, MN_ERR_DTYPE, "shadow check: %s, must be f16 or bf16",
+        return mn_fail(context, MN_ERR_DTYPE, "shadow check: the dtype is %s, must be f16 or bf16",
                        mn_dtype_name(o->dtype));
     if (mn_isnan_f64(o->tolerance))
         o->tolerance = o->dtype == MN_F16 ? 0.25 : 0.5;

@@ -225,7 +225,8 @@ static void put_nodes(picture *p)
         const mn_trace_entry *first = at->entry;
         bool framed = *first->layer != '\0';
         if (framed) {
-            mn_put(&p->out, "subgraph cluster_%d {color=\"#999999\";bgcolor=\"%s\";label=\"%s",
+            mn_put(&p->out,
+                   "subgraph cluster_%d {color=\"#999999\";bgcolor=\"%s\";labeljust=l;label=\"%s",
                    cluster, first->direction == MN_FORWARD ? "#f8f8f8" : "#f0f0f0",
                    kinds[first->direction]);
             put_name(&p->out, first->layer);
@@ -269,7 +270,7 @@ static void put_edges(picture *p)
 
 static void put_legend(mn_json_out *out)
 {
-    mn_put(out, "subgraph cluster_legend {label=legend;color=\"#999999\";\n");
+    mn_put(out, "subgraph cluster_legend {label=legend;labeljust=l;color=\"#999999\";\n");
     for (int t = MN_F64; t <= MN_I64; t++)
         mn_put(out, "l%d [shape=box,style=filled,fillcolor=\"%s\",label=\"%s\"];\n", t,
                color_of((mn_dtype)t), t == MN_I64 ? "integers" : mn_dtype_name((mn_dtype)t));
@@ -278,7 +279,8 @@ static void put_legend(mn_json_out *out)
            "l6 [shape=box,style=\"rounded,dashed\",label=backward];\n"
            "l7 [shape=hexagon,label=update];\n"
            "l8 [shape=cylinder,label=parameter];\n"
-           "l9 [shape=oval,label=\"other input\"];\n}\n");
+           "l9 [shape=oval,label=\"other input\"];\n"
+           "l10 [shape=plaintext,fontsize=8,label=\"dotted arrow:\\nkept from forward\"];\n}\n");
 }
 
 static void draw(picture *p, const mn_trace_dot_options *o)

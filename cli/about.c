@@ -1,13 +1,17 @@
 /* minim ops and minim info. */
 #include "cli.h"
 
+#include <limits.h>
 #include <string.h>
+#include <unistd.h>
 
-/* "f64 f32 f16" of a mask into buffer. */
+/* "f64 f32 f16" of a mask into buffer, or "all". */
 static const char *dtypes_text(uint32_t mask, char *buffer, size_t size)
 {
     size_t used = 0;
     buffer[0] = '\0';
+    if (mask == (1u << MN_DTYPE_COUNT) - 1)
+        return "all";
     for (int t = 0; t < MN_DTYPE_COUNT; t++)
         if ((mask >> t & 1u) != 0 && used < size)
             used += (size_t)snprintf(buffer + used, size - used, "%s%s", used > 0 ? " " : "",
@@ -58,26 +62,54 @@ static void print_ops_json(void)
     printf("]}\n");
 }
 
+/* The rest of a line from column `at` on, which hangs there in a terminal; a narrow one has it
+ * below.
+ */
+static void print_hanging(const char *text, int at)
+{
+    const int columns = cli_columns(STDOUT_FILENO, INT_MAX);
+    int column = at;
+    if (columns - at < 36) {
+        at = 4;
+        column = columns;
+    }
+    while (*text != '\0') {
+        int blanks = (int)strspn(text, " "), length = blanks + (int)strcspn(text + blanks, " ");
+        if (length > columns - column) {
+            printf("\n%*s", at, "");
+            text += blanks;
+            length -= blanks;
+            column = at;
+        }
+        column += printf("%.*s", length, text);
+        text += length;
+    }
+    putchar('\n');
+}
+
 /* The ops that functions of minim.h run, or those that only backward does. */
 static void print_ops(bool public_ones)
 {
     mn_op_info info;
-    char cpu[80];
+    char cpu[80], text[512];
     int width = 0;
     for (int i = 0; mn_op_info_get(i, &info); i++)
         if ((int)strlen(info.name) > width)
             width = (int)strlen(info.name);
-    printf("%-*s  %-8s  %-4s  %-29s  %s\n", width, public_ones ? "op" : "run by backward only",
-           "autocast", "grad", "CPU kernel for", "what it does");
+    const int at =
+        printf("%-*s  %-8s  %-4s  %-14s  ", width, public_ones ? "op" : "run by backward only",
+               "autocast", "grad", "CPU kernel for");
+    print_hanging("what it does", at);
     for (int i = 0; mn_op_info_get(i, &info); i++) {
         if ((info.functions[0] != '\0') != public_ones)
             continue;
-        printf("%-*s  %-8s  %-4s  %-29s  %s", width, info.name, mn_cast_rule_name(info.rule_cpu),
-               info.differentiable ? "yes" : "no", dtypes_text(info.cpu_dtypes, cpu, sizeof cpu),
-               info.summary);
+        printf("%-*s  %-8s  %-4s  %-14s  ", width, info.name, mn_cast_rule_name(info.rule_cpu),
+               info.differentiable ? "yes" : "no", dtypes_text(info.cpu_dtypes, cpu, sizeof cpu));
         bool same =
             strncmp(info.functions, "mn_", 3) == 0 && strcmp(info.functions + 3, info.name) == 0;
-        printf(!public_ones || same ? "\n" : "   [%s]\n", info.functions);
+        snprintf(text, sizeof text, !public_ones || same ? "%s" : "%s   [%s]", info.summary,
+                 info.functions);
+        print_hanging(text, at);
     }
 }
 

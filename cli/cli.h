@@ -52,6 +52,10 @@ void cli_catch_interrupts(void);
 
 const char *cli_amp_name(mn_dtype amp);
 
+/* How wide the terminal is that the file is; `otherwise` if it is none. Asked for every time:
+ * windows change their size. */
+int cli_columns(int file, int otherwise);
+
 /* A JSON string on a stream: one of the library's and thus ASCII. */
 void cli_json_string(FILE *out, const char *text);
 /* Members of an object, but for its first, with the comma before: a string, NULL as null; a number,

@@ -70,12 +70,11 @@ static const char *clock_text(double seconds, char *buffer, size_t size)
     return buffer;
 }
 
-/* Asked for every time: windows change their size. */
-static int terminal_columns(void)
+int cli_columns(int file, int otherwise)
 {
     struct winsize size;
-    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 2)
-        return 80;
+    if (ioctl(file, TIOCGWINSZ, &size) != 0 || size.ws_col < 2)
+        return otherwise;
     return size.ws_col;
 }
 
@@ -102,7 +101,7 @@ static void on_progress(void *user, const mn_progress *p)
         (long long)p->skipped_steps, clock_text(p->seconds_left, left, sizeof left));
     /* A line that wraps could not be redrawn; the last column is left free, where some terminals
      * wrap already. */
-    fprintf(stderr, "\r\033[K%.*s", terminal_columns() - 1, text);
+    fprintf(stderr, "\r\033[K%.*s", cli_columns(STDERR_FILENO, 80) - 1, text);
     fflush(stderr);
     line->open = true;
     line->last_draw = time;

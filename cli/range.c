@@ -54,20 +54,21 @@ static void print_json(const settings *set, const mn_range_result *r)
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-static void print_verdict(const mn_range_row *row, int format)
+/* Of a row in f16; the run could have the loss scale 2^run_log2. */
+static void print_verdict(const mn_range_row *row, int run_log2)
 {
-    const mn_range_fit *fit = &row->fit[format];
+    const mn_range_fit *fit = &row->fit[0];
     if (row->exempt)
         printf("stays f32");
     else if (row->row->infinities + row->row->nans > 0)
         printf("is not finite");
     else if (row->row->direction == MN_BACKWARD)
-        printf("scale up to 2^%d, loses %.3g%% at 1, %.3g%% at the run's", fit->scale_log2,
-               100 * fit->plain.lost, 100 * fit->scaled.lost);
+        printf("scale <= 2^%d; lost %.2g%%, at 2^%d %.2g%%", fit->scale_log2, 100 * fit->plain.lost,
+               run_log2, 100 * fit->scaled.lost);
     else if (fit->plain.overflows)
         printf("overflows by %.2gx", fit->factor);
     else if (fit->plain.lost + fit->plain.subnormal > 0)
-        printf("fits; loses %.3g%%, digits of %.3g%%", 100 * fit->plain.lost,
+        printf("fits; lost %.2g%%, digits of %.2g%%", 100 * fit->plain.lost,
                100 * fit->plain.subnormal);
     else
         printf("fits");
@@ -78,12 +79,14 @@ static const char *place_of(const mn_monitor_row *m)
     return m->layer[0] ? m->layer : m->parameter;
 }
 
-static void print_row(const mn_range_row *row)
+static void print_row(const mn_range_row *row, int run_log2)
 {
     const mn_monitor_row *m = row->row;
-    printf("%-18.40s %-24.30s %-8s %-4s %9.3g %9.3g  ", place_of(m), m->op,
+    char op[48];
+    snprintf(op, sizeof op, m->output > 0 ? "%.30s #%d" : "%.30s", m->op, m->output);
+    printf("%-18.40s %-22s %-8s %-4s %9.3g %9.3g  ", place_of(m), op,
            mn_direction_name(m->direction), mn_dtype_name(m->dtype), m->smallest, m->largest);
-    print_verdict(row, 0);
+    print_verdict(row, run_log2);
     putchar('\n');
 }
 
@@ -93,8 +96,8 @@ static void print_summary(const mn_range_result *r, int format)
     if (!r->fits[format])
         printf("does not fit, and no loss scale can mend that:\n");
     else
-        printf("fits, with loss scales up to 2^%d, at which no more than %.3g%% of an op's "
-               "gradients are lost\n",
+        printf("fits; loss scales up to 2^%d, at which no op loses more than %.3g%% of its "
+               "gradients\n",
                r->scale_log2[format], 100 * r->lost[format]);
     for (int i = 0; i < r->count && !r->fits[format]; i++) {
         const mn_monitor_row *m = r->rows[i].row;
@@ -125,12 +128,15 @@ int cli_range(settings *set)
     if (set->json) {
         print_json(set, r);
     } else {
-        printf("%s, amp %s, %lld steps\n\n%-18s %-24s %-13s %9s %9s  %s\n", set->train.model,
+        printf("%s, amp %s, %lld steps\n\n%-18s %-22s %-13s %9s %9s  %s\n", set->train.model,
                cli_amp_name(set->train.amp), (long long)r->steps, "layer or parameter", "op",
                "direction", "smallest", "largest", "in f16");
         for (int i = 0; i < r->count; i++)
-            print_row(&r->rows[i]);
-        putchar('\n');
+            print_row(&r->rows[i], r->scale_log2[0]);
+        printf(
+            "\n#N: a further output of the op. lost: share of values that would become 0; digits "
+            "of: share\nthat would keep fewer digits. scale: the largest that a gradient can be "
+            "multiplied by; lost\nwithout any, and at the loss scale that the run could have.\n\n");
         print_summary(r, 0);
         print_summary(r, 1);
     }

@@ -66,7 +66,7 @@ static void print_rows(const mn_shadow_report *r)
 static void print_summary(const mn_shadow_report *r)
 {
     char name[256];
-    printf("%s against FP32, %lld batch%s, loss %.6g against %.6g, loss scale %g: ",
+    printf("%s against FP32, %lld batch%s, loss %.6g against %.6g, loss scale %g:\n",
            cli_amp_name(r->dtype), (long long)r->batches, r->batches == 1 ? "" : "es", r->loss,
            r->loss_fp32, r->loss_scale);
     if (r->first < 0)

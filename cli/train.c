@@ -141,6 +141,11 @@ static void print_text(const settings *set, const mn_train_result *r)
         printf("log: %s\n", set->log);
 }
 
+static int fail_log(const settings *set, int code)
+{
+    return cli_say(EXIT_FAILED, "train: --log %.800s: cannot write: %s", set->log, strerror(code));
+}
+
 static int finish_log(const settings *set, session *s, int status)
 {
     if (s->log == NULL)
@@ -148,7 +153,7 @@ static int finish_log(const settings *set, session *s, int status)
     errno = 0;
     if (fclose(s->log) != 0 && s->log_error == 0)
         s->log_error = errno != 0 ? errno : EIO;
-    return s->log_error != 0 ? cli_fail(set->log, strerror(s->log_error)) : status;
+    return s->log_error != 0 ? fail_log(set, s->log_error) : status;
 }
 
 static bool is_file(const struct stat *file, const char *path)
@@ -163,7 +168,7 @@ static int open_log(settings *set, session *s)
     struct stat status;
     s->log = fopen(set->log, "a");
     if (s->log == NULL)
-        return cli_fail(set->log, strerror(errno));
+        return fail_log(set, errno);
     set->train.log = on_log;
     s->clear_log = set->train.resume == NULL;
     bool clash = fstat(fileno(s->log), &status) == 0 && S_ISREG(status.st_mode) &&

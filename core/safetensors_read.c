@@ -105,9 +105,11 @@ static mn_status read_header(reader *in)
     in->data_bytes -= MN_FILE_LENGTH_BYTES;
     MN_TRY(read_all(in, &length, sizeof length));
     if (length > MN_FILE_HEADER_MAX || (int64_t)length > in->data_bytes)
-        return mn_fail(in->context, MN_ERR_FORMAT,
-                       "%s: a header of %llu bytes is announced, %lld bytes are there", in->shown,
-                       (unsigned long long)length, (long long)in->data_bytes);
+        return mn_fail(
+            in->context, MN_ERR_FORMAT,
+            "%s: not a whole safetensors file: a header of %llu bytes is announced, %lld "
+            "bytes are there",
+            in->shown, (unsigned long long)length, (long long)in->data_bytes);
     in->hash = mn_hash(MN_HASH_START, &length, sizeof length);
     in->data_bytes -= (int64_t)length;
     in->header_bytes = (size_t)length;

@@ -43,12 +43,16 @@ static mn_tensor *image_tensor(mn_context *ctx, const mn_state_dict *dict,
 int main(int argc, char **argv)
 {
     static unsigned char image[64 * 64 * 4];
+    if (argc != 2) {
+        fprintf(stderr, "usage: infer CHECKPOINT < IMAGE\n");
+        return 2;
+    }
     mn_error error = {MN_OK, ""};
     mn_model_options size = mn_model_options_default();
     mn_context_options options = mn_context_options_default();
     options.threads = 1;
     mn_context *ctx = mn_context_create(&options, &error);
-    mn_state_dict *dict = ctx != NULL ? mn_state_dict_read(ctx, argc > 1 ? argv[1] : "") : NULL;
+    mn_state_dict *dict = ctx != NULL ? mn_state_dict_read(ctx, argv[1]) : NULL;
     mn_module *net = dict != NULL ? load(ctx, dict, &size) : NULL;
     size_t bytes = (size_t)size.height * (size_t)size.width * (size_t)size.channels;
     bool read = net != NULL && bytes <= sizeof image && fread(image, 1, bytes, stdin) == bytes;

@@ -840,8 +840,11 @@ MN_API mn_status mn_ema_update(mn_ema *ema, const mn_optimizer *optimizer);
 MN_API mn_status mn_ema_swap(mn_ema *ema);
 
 /* ---------------------------------------------------------------------------------------------
- * Automatic mixed precision
+ * Automatic mixed precision: autocast and loss scaling, then what shows where 16 bits do harm:
+ * trace, shadow check, monitor
  * ------------------------------------------------------------------------------------------ */
+
+/* -- autocast -- */
 
 /* Opens a region in which every op's inputs are cast by its rule, to `dtype` (MN_F16 or MN_BF16)
  * where the rule lowers; MN_F32 opens a disabled region, in which nothing is cast; others are
@@ -861,7 +864,65 @@ MN_API mn_status mn_autocast_reset_rules(mn_context *context);
  * mn_cast_rule_name does. */
 MN_API mn_status mn_autocast_set_rules(mn_context *context, const char *text);
 
-/* A record of every call of an op from begin to end: what ran, under which rule, in which dtypes.
+/* -- loss scaling -- */
+
+typedef struct mn_grad_scaler mn_grad_scaler;
+typedef struct mn_grad_scaler_options {
+    size_t size;
+    bool enabled;            /* default true; false: scale 1, step = optimizer step */
+    double init_scale;       /* default 65536 */
+    double growth_factor;    /* default 2, > 1 */
+    double backoff_factor;   /* default 0.5, in (0, 1) */
+    int64_t growth_interval; /* default 2000, >= 1; growth at or past it */
+    double min_scale;        /* default 0: none */
+    double max_scale;        /* default FLT_MAX */
+} mn_grad_scaler_options;
+MN_API mn_grad_scaler_options mn_grad_scaler_options_default(void);
+
+/* Dynamic loss scaling (Micikevicius et al. 2018, arXiv 1710.03740; semantics of
+ * torch.amp.GradScaler). Free with mn_grad_scaler_free. */
+MN_API mn_grad_scaler *mn_grad_scaler_create(mn_context *context,
+                                             const mn_grad_scaler_options *options);
+MN_API void mn_grad_scaler_free(mn_grad_scaler *scaler);
+/* loss * scale * weight in f32, recorded. */
+MN_API mn_tensor *mn_grad_scaler_scale(mn_grad_scaler *scaler, mn_tensor *loss, double weight);
+/* Backward of that; marks the gradients as scaled. Meeting plain or unscaled gradients, ones
+ * of another scale, or ones left over from a finished step, is MN_ERR_STATE. */
+MN_API mn_status mn_grad_scaler_backward(mn_grad_scaler *scaler, mn_tensor *loss, double weight);
+/* tensor / scale in f32 (f64 for f64), recorded; the tensor itself if disabled. For gradients of a
+ * scaled loss that mn_gradients gives, before update: a penalty on them is added to the unscaled
+ * loss, and the sum goes through mn_grad_scaler_backward (as PyTorch's "gradient penalty" example
+ * with inv_scale). */
+MN_API mn_tensor *mn_grad_scaler_unscale_tensor(mn_grad_scaler *scaler, mn_tensor *tensor);
+/* Divides the scale out of the optimizer's gradients, checking them before and after. Once per
+ * step. Optional: mn_grad_scaler_step does it if needed. */
+MN_API mn_status mn_grad_scaler_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer);
+/* Applies the optimizer's step, or skips it if a gradient is not finite. With `outcome` given it
+ * waits for the device and says which. Parameters, momenta and 16-bit shadows do not change on a
+ * skip. */
+MN_API mn_status mn_grad_scaler_step(mn_grad_scaler *scaler, mn_optimizer *optimizer,
+                                     mn_step_outcome *outcome);
+/* Once per step, after every optimizer's: backs the scale off if any gradient was not finite, grows
+ * it after growth_interval clean steps. A scale that cannot shrink further while gradients
+ * overflow is latched as collapsed and reported by mn_grad_scaler_stats_get. */
+MN_API mn_status mn_grad_scaler_update(mn_grad_scaler *scaler);
+
+typedef struct mn_grad_scaler_stats {
+    double scale;
+    int64_t growth_tracker;    /* clean steps since the last change of scale */
+    int64_t updates, backoffs; /* updates in all, and those that met a non-finite gradient */
+    bool collapsed;
+} mn_grad_scaler_stats;
+/* Waits for the device. Disabled: scale 1. */
+MN_API mn_status mn_grad_scaler_stats_get(mn_grad_scaler *scaler, mn_grad_scaler_stats *stats);
+MN_API bool mn_grad_scaler_is_enabled(const mn_grad_scaler *scaler);
+/* Setters, validated as the options; between steps only. */
+MN_API mn_status mn_grad_scaler_set_scale(mn_grad_scaler *scaler, double scale);
+MN_API mn_status mn_grad_scaler_set_growth_interval(mn_grad_scaler *scaler, int64_t interval);
+
+/* -- trace: what ran, under which rule, in which dtypes -- */
+
+/* A record of every call of an op from begin to end.
  * Tensors are told apart by the number of their storage, and none is kept alive. Several may be
  * open at once. Recording needs host memory, whose lack fails the call that was to be recorded. */
 typedef struct mn_trace mn_trace;
@@ -919,59 +980,7 @@ MN_API mn_trace_dot_options mn_trace_dot_options_default(void);
 MN_API mn_status mn_trace_dot(const mn_trace *trace, const mn_trace_dot_options *options,
                               char **text, size_t *bytes);
 
-typedef struct mn_grad_scaler mn_grad_scaler;
-typedef struct mn_grad_scaler_options {
-    size_t size;
-    bool enabled;            /* default true; false: scale 1, step = optimizer step */
-    double init_scale;       /* default 65536 */
-    double growth_factor;    /* default 2, > 1 */
-    double backoff_factor;   /* default 0.5, in (0, 1) */
-    int64_t growth_interval; /* default 2000, >= 1; growth at or past it */
-    double min_scale;        /* default 0: none */
-    double max_scale;        /* default FLT_MAX */
-} mn_grad_scaler_options;
-MN_API mn_grad_scaler_options mn_grad_scaler_options_default(void);
-
-/* Dynamic loss scaling (Micikevicius et al. 2018, arXiv 1710.03740; semantics of
- * torch.amp.GradScaler). Free with mn_grad_scaler_free. */
-MN_API mn_grad_scaler *mn_grad_scaler_create(mn_context *context,
-                                             const mn_grad_scaler_options *options);
-MN_API void mn_grad_scaler_free(mn_grad_scaler *scaler);
-/* loss * scale * weight in f32, recorded. */
-MN_API mn_tensor *mn_grad_scaler_scale(mn_grad_scaler *scaler, mn_tensor *loss, double weight);
-/* Backward of that; marks the gradients as scaled. Meeting plain or unscaled gradients, ones
- * of another scale, or ones left over from a finished step, is MN_ERR_STATE. */
-MN_API mn_status mn_grad_scaler_backward(mn_grad_scaler *scaler, mn_tensor *loss, double weight);
-/* tensor / scale in f32 (f64 for f64), recorded; the tensor itself if disabled. For gradients of a
- * scaled loss that mn_gradients gives, before update: a penalty on them is added to the unscaled
- * loss, and the sum goes through mn_grad_scaler_backward (as PyTorch's "gradient penalty" example
- * with inv_scale). */
-MN_API mn_tensor *mn_grad_scaler_unscale_tensor(mn_grad_scaler *scaler, mn_tensor *tensor);
-/* Divides the scale out of the optimizer's gradients, checking them before and after. Once per
- * step. Optional: mn_grad_scaler_step does it if needed. */
-MN_API mn_status mn_grad_scaler_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer);
-/* Applies the optimizer's step, or skips it if a gradient is not finite. With `outcome` given it
- * waits for the device and says which. Parameters, momenta and 16-bit shadows do not change on a
- * skip. */
-MN_API mn_status mn_grad_scaler_step(mn_grad_scaler *scaler, mn_optimizer *optimizer,
-                                     mn_step_outcome *outcome);
-/* Once per step, after every optimizer's: backs the scale off if any gradient was not finite, grows
- * it after growth_interval clean steps. A scale that cannot shrink further while gradients
- * overflow is latched as collapsed and reported by mn_grad_scaler_stats_get. */
-MN_API mn_status mn_grad_scaler_update(mn_grad_scaler *scaler);
-
-typedef struct mn_grad_scaler_stats {
-    double scale;
-    int64_t growth_tracker;    /* clean steps since the last change of scale */
-    int64_t updates, backoffs; /* updates in all, and those that met a non-finite gradient */
-    bool collapsed;
-} mn_grad_scaler_stats;
-/* Waits for the device. Disabled: scale 1. */
-MN_API mn_status mn_grad_scaler_stats_get(mn_grad_scaler *scaler, mn_grad_scaler_stats *stats);
-MN_API bool mn_grad_scaler_is_enabled(const mn_grad_scaler *scaler);
-/* Setters, validated as the options; between steps only. */
-MN_API mn_status mn_grad_scaler_set_scale(mn_grad_scaler *scaler, double scale);
-MN_API mn_status mn_grad_scaler_set_growth_interval(mn_grad_scaler *scaler, int64_t interval);
+/* -- shadow check: FP32 and 16 bit side by side -- */
 
 /* Builds the loss (one element) of batch `batch`, counted from 0, from the caller's model and data,
  * in the region that the check has opened: it opens none itself, runs no backward from the loss,

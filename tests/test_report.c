@@ -21,14 +21,28 @@ static char *json_text(void)
 
 START_TEST(json_of_one_seed)
 {
-    static const char *const there[] = {
-        "software.minim",   "software.compiler", "software.kernels",
-        "software.libc",    "software.os",       "hardware.device",
-        "hardware.cpu",     "hardware.features", "hardware.memory_bytes",
-        "config.optimizer", "config.lr",         "config.weight_decay",
-        "config.schedule",  "config.init_scale", "config.validation",
-        "config.rules",     "config.parameters", "deviation.fp16.throughput_ratio",
-        "notes.0",          "deviation.bf16",    "verdict.bf16"};
+    static const char *const there[] = {"software.minim",
+                                        "software.compiler",
+                                        "software.kernels",
+                                        "software.libc",
+                                        "software.os",
+                                        "hardware.device",
+                                        "hardware.cpu",
+                                        "hardware.features",
+                                        "hardware.memory_bytes",
+                                        "config.optimizer",
+                                        "config.lr",
+                                        "config.weight_decay",
+                                        "config.schedule",
+                                        "config.init_scale",
+                                        "config.validation",
+                                        "config.rules",
+                                        "config.parameters",
+                                        "config.parameter_count",
+                                        "deviation.fp16.throughput_ratio",
+                                        "notes.0",
+                                        "deviation.bf16",
+                                        "verdict.bf16"};
     static const char *const values[][2] = {{"reference", "\"fp32\""},
                                             {"cancelled", "false"},
                                             {"hardware.threads", "1"},

@@ -36,6 +36,8 @@ mn_status mn_report_folder(const mn_allocator *allocator, const char *path, mn_e
     mn_out_free(&part);
     if (stat(path, &is) == 0 && S_ISDIR(is.st_mode))
         return access(path, W_OK | X_OK) == 0 ? MN_OK : fail(error, path, "write in this folder");
+    if (code == EEXIST)
+        code = ENOTDIR; /* what is in the way is a file */
     errno = code;
     return fail(error, path, "make this folder");
 }

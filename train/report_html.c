@@ -187,6 +187,8 @@ static void put_cell(mn_json_out *page, const mn_report *report, const table_row
         mn_put(page, "reference");
     else if (row->style == POINTS)
         put_difference(page, report, precision);
+    else if (row->figure == MN_FIGURE_UNDERFLOW && stat.n == 0 && strcmp(precision, "fp32") == 0)
+        mn_put(page, "no 16 bit");
     else
         put_mean(page, row, &stat);
     if (row->style == BAR && stat.n > 0)

@@ -48,7 +48,8 @@ static void add_config(mn_json_out *json, const mn_report *report)
     const mn_compare_result *result = report->result;
     mn_out_begin(json, "config", '{');
     mn_config_json(json, &options->train, report->model, report->data);
-    mn_out_integer(json, "parameters", result->row_count > 0 ? result->rows[0].run->parameters : 0);
+    mn_out_integer(json, "parameter_count",
+                   result->row_count > 0 ? result->rows[0].run->parameters : 0);
     mn_out_string(json, "precisions", options->precisions);
     mn_out_integer(json, "seeds", options->seeds);
     mn_out_number(json, "margin", options->margin);

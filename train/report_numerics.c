@@ -12,7 +12,7 @@
  * that are listed; shades. */
 enum { MOST_ROWS = 40, MOST_EVENTS = 8, MOST_PARAMETERS = 12, LEVELS = 8 };
 /* Of the picture: a column of names, and two plots with a column of shares beside each. */
-enum { WIDTH = 1000, NAMES = 150, SPAN = 355, NEXT = 430, TOP = 52, ROW = 15, NAME_LENGTH = 21 };
+enum { WIDTH = 1000, NAMES = 164, SPAN = 350, NEXT = 424, TOP = 52, ROW = 15, NAME_LENGTH = 21 };
 
 typedef struct picture {
     mn_json_out *page;
