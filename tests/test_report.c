@@ -179,8 +179,9 @@ static mn_train_monitor monitors[3];
  * parameters, and in fp16 three overflows of two kinds, the last at two attempts. */
 static void make_monitors(int layers, int lowest)
 {
+    memset(histograms, 0, sizeof histograms);
     histograms[0][-20 - MN_MONITOR_LOWEST] = 90;
-    histograms[0][lowest - MN_MONITOR_LOWEST] += 10;
+    histograms[0][lowest - MN_MONITOR_LOWEST] = 10;
     for (int i = 0; i < 2 * layers; i++) {
         snprintf(names[i / 2], sizeof names[0], "block%d.conv<%d>", i / 8, i / 2);
         monitor_rows[i] = (mn_monitor_row){.layer = names[i / 2],
