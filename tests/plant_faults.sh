@@ -11,7 +11,7 @@ only=${2:-}
 scaler="test_amp test_amp_state test_scaler_property"
 targets="$scaler test_amp_orders test_autocast test_optim test_optimizers test_autograd test_convert
   test_train test_retry test_skips test_rounding test_monitor test_monitor_steps
-  test_trace test_shadow test_op_check"
+  test_trace test_shadow test_op_check test_amp_cases test_amp_cases_autocast"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -93,7 +93,7 @@ found=$(failing $targets)
     fault "finite check dropped" ops/cpu/bodies.h \
         'found |= not_finite(g[i]) | not_finite(result);' 'found |= 0;' $scaler
     fault "check only before the division" ops/cpu/bodies.h \
-        'not_finite(g[i]) | not_finite(result)' 'not_finite(g[i])' $scaler
+        'not_finite(g[i]) | not_finite(result)' 'not_finite(g[i])' $scaler test_amp_cases
     fault "gradients of an older scale divided" amp/grad_scaler.c \
         'p->leaf->scaling != scaler->scaling)' 'false)' $scaler
     fault "weight of a micro-batch ignored" ops/backward_layer.c \
@@ -130,7 +130,7 @@ found=$(failing $targets)
         'count = SHADOW + k + 1;' 'count = SHADOW;' test_autocast test_optim
     fault "stale shadow used" amp/autocast.c \
         'shadow->storage && shadow->version == x->storage->version' 'shadow->storage' \
-        test_autocast test_train
+        test_autocast test_amp_cases_autocast
     fault "view of a shadow handed out" amp/autocast.c \
         '!(op->flags & MN_OP_VIEW)' 'true' test_amp_orders
     fault "clip factor above 1" ops/reference/optim.c \
