@@ -254,7 +254,7 @@ static mn_status check_unscale(mn_grad_scaler *scaler, mn_optimizer *optimizer)
         const mn_tensor *p = optimizer->parameters[i];
         if (p->dtype == MN_F16)
             return mn_fail(scaler->context, MN_ERR_DTYPE,
-                           "parameter %d (%s) is f16: the grad scaler needs f32 parameters; keep "
+                           "parameter %d (%s) is f16: the grad scaler takes f32 and bf16; keep "
                            "them in f32 and let autocast lower them",
                            i, mn_tensor_name(p));
         if (mn_grad_state_get(p) == MN_GRAD_SCALED && p->leaf->scaling != 0 &&

@@ -245,6 +245,15 @@ START_TEST(R14_half_parameters)
     mn_check_expect(r.ctx, MN_ERR_DTYPE, "parameter 2 (prelu.weight) is f16");
     ck_assert_double_eq(mn_check_at(mn_grad(p[0]), 0), 1024); /* nothing half-way */
     mn_optimizer_free(three);
+    mn_release(p[2]); /* in bf16, whose gradients are f32 and not narrow, it is a parameter */
+    p[2] = mn_parameter_create(r.ctx, "prelu.weight", MN_BF16, 1, &two, MN_LAYOUT_PLAIN);
+    mn_tensor_fill(p[2], 1);
+    three = mn_check_sgd_of(r.ctx, p, 3);
+    mn_optimizer_zero_grad(three);
+    mn_grad_scaler_backward(r.scaler, mn_check_total(mn_cast(p[2], MN_F32)), 3);
+    ck_assert_int_eq(mn_grad_scaler_step(r.scaler, three, NULL), MN_OK);
+    ck_assert_double_eq(mn_check_at(p[2], 1), -2);
+    mn_optimizer_free(three);
     for (int i = 0; i < 3; i++)
         mn_release(p[i]);
     mn_check_run_close(&r);

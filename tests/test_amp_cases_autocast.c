@@ -318,8 +318,8 @@ START_TEST(R43_binary_cross_entropy)
 }
 END_TEST
 
-/* Gradients of 1e-8 vanish in f16 without a scaler, and nothing tells: with one they are there, and
- * mn_train always uses one for f16. */
+/* Gradients of 1e-8 vanish in f16 without a scaler, which the monitor counts: with one they are
+ * there, and mn_train always uses one for f16. */
 START_TEST(R45_small_gradients_need_the_scaler)
 {
     mn_context *ctx = mn_check_context(mn_check_devices[_i]);
@@ -329,12 +329,18 @@ START_TEST(R45_small_gradients_need_the_scaler)
         mn_grad_scaler *scaler = mn_grad_scaler_create(ctx, &options);
         mn_tensor *w = weight(ctx);
         mn_optimizer *sgd = mn_check_sgd_of(ctx, &w, 1);
+        mn_monitor *monitor = mn_monitor_create(ctx, NULL);
         mn_autocast_begin(ctx, MN_F16);
         mn_tensor *loss = mn_check_total(mn_linear(matrix(ctx, MN_F32), w, NULL));
         mn_autocast_end(ctx);
         ck_assert_int_eq(mn_grad_scaler_backward(scaler, loss, 1e-8), MN_OK);
         ck_assert_int_eq(mn_grad_scaler_unscale(scaler, sgd), MN_OK);
         ck_assert_double_eq_tol(mn_check_at(mn_grad(w), 0), scaled ? 4e-8 : 0, 4e-11);
+        ck_assert_int_eq(mn_monitor_collect(monitor), MN_OK);
+        mn_monitor_totals totals = mn_monitor_totals_get(monitor);
+        ck_assert_int_gt(totals.stored[MN_BACKWARD], 0);
+        ck_assert_int_eq(totals.lost[MN_BACKWARD], scaled ? 0 : totals.stored[MN_BACKWARD]);
+        mn_monitor_free(monitor);
         mn_optimizer_free(sgd);
         mn_grad_scaler_free(scaler);
         mn_release(w);

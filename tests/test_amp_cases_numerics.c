@@ -73,6 +73,23 @@ static mn_tensor *images(mn_context *ctx)
     return waves(mn_tensor_create(ctx, MN_F32, 4, shape), 3);
 }
 
+/* What ran in half: each layer's own op, forward, by a kernel of its own. */
+static void expect_half(const mn_trace *trace)
+{
+    const struct {
+        const char *layer, *op;
+    } ran[3] = {{"conv", "conv2d"}, {"bn", "batch_norm"}, {"fc", "linear"}};
+    for (int i = 0; i < 3; i++) {
+        mn_trace_entry e;
+        int found = 0;
+        for (int64_t at = 0; mn_trace_get(trace, at, &e); at++)
+            if (strcmp(e.layer, ran[i].layer) == 0 && strcmp(e.op, ran[i].op) == 0 &&
+                e.outputs[0].dtype == MN_F16 && e.served == MN_SERVED_KERNEL)
+                found++;
+        ck_assert_msg(found == 1, "%s: %d", ran[i].op, found);
+    }
+}
+
 START_TEST(R50_half_precision_from_the_first_step)
 {
     mn_context *ctx = mn_check_context(mn_check_devices[_i]);
@@ -88,9 +105,12 @@ START_TEST(R50_half_precision_from_the_first_step)
     for (int step = 0; step < 20; step++) {
         mn_scope scope = mn_scope_begin(ctx);
         mn_tensor *target = mn_tensor_from(ctx, MN_I64, 1, &eight, labels);
+        mn_trace *trace = mn_trace_begin(ctx, NULL);
         mn_autocast_begin(ctx, MN_F16);
         mn_tensor *logits = mn_module_forward(net, images(ctx));
         ck_assert_int_eq(mn_tensor_dtype(logits), MN_F16);
+        expect_half(trace);
+        mn_trace_free(trace);
         mn_tensor *loss = mn_cross_entropy(logits, target, NULL);
         mn_autocast_end(ctx);
         mn_grad_scaler_backward(scaler, loss, 1);
@@ -127,7 +147,16 @@ START_TEST(R51_convolution_sums_in_f32)
 }
 END_TEST
 
-/* The check to make at start-up: one's own model at its own batch size, in both precisions. */
+static mn_tensor *shadow_loss(mn_context *ctx, int64_t batch, void *net)
+{
+    const int64_t labels[8] = {0, 1, 2, 3, 0, 1, 2, 3}, eight = 8;
+    (void)batch;
+    return mn_cross_entropy(mn_module_forward(net, images(ctx)),
+                            mn_tensor_from(ctx, MN_I64, 1, &eight, labels), NULL);
+}
+
+/* The check to make at start-up: one's own model at its own batch size, in both precisions, by hand
+ * and, op by op, as mn_shadow_check does it. */
 START_TEST(R52_same_results_as_f32)
 {
     mn_context *ctx = mn_check_context(mn_check_devices[_i]);
@@ -148,6 +177,20 @@ START_TEST(R52_same_results_as_f32)
             ck_assert_double_lt(fabs(low[i] - f32[i]), 1e-2 * largest); /* false for NaN */
     }
     mn_no_grad_end(ctx);
+    mn_module_set_training(net, true);
+    for (int d = 0; d < 2; d++) {
+        mn_shadow_options options = mn_shadow_options_default();
+        options.dtype = dtypes[d];
+        options.tolerance = 1e-2;
+        options.backward = false; /* sums that nearly cancel, as the images are alike */
+        mn_shadow_report *report = mn_shadow_check(ctx, shadow_loss, net, &options);
+        ck_assert_msg(report != NULL, "%s", mn_error_message(ctx));
+        ck_assert(report->first == -1 && report->unmatched == 0 && report->row_count >= 5);
+        for (int64_t i = 0; i < report->row_count; i++)
+            ck_assert_int_eq(report->rows[i].nonfinite, 0);
+        ck_assert_double_lt(fabs(report->loss - report->loss_fp32), 1e-2 * report->loss_fp32);
+        mn_shadow_report_free(report);
+    }
     mn_module_free(net);
     mn_check_done(ctx);
 }

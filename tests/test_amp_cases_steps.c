@@ -4,6 +4,7 @@
 #include "tests/support_amp_cases.h"
 #include "tests/support_state.h"
 #include "tests/support_training.h"
+#include "train/train.h"
 
 #include <math.h>
 #include <string.h>
@@ -169,8 +170,23 @@ START_TEST(R23_counters)
 }
 END_TEST
 
-/* The library is silent; what tells first skips from a fault are numbers, and a latch that is set
- * only where the scale cannot shrink any further. It stays when the scale recovers. */
+/* A skip every `every` steps, after so many of warm-up; the troubles that a run would warn of. */
+static unsigned troubles_of(int warmup, int every, double scale)
+{
+    const mn_grad_scaler_options options = mn_grad_scaler_options_default();
+    mn_skips skips = {.applied = 0};
+    unsigned troubles = 0;
+    for (int i = 0; i < 200; i++) {
+        mn_step_result r = {.scale = scale, .skipped = i < warmup || i % every == every - 1};
+        troubles |= mn_skips_take(&skips, &r, &options);
+    }
+    ck_assert_int_eq(skips.warmup, warmup);
+    return troubles;
+}
+
+/* The scaler is silent; what tells first skips from a fault are numbers, and a latch that is set
+ * only where the scale cannot shrink any further. It stays when the scale recovers. A run warns by
+ * how many of the last 100 steps were skipped, and of overflow where scaling is not the reason. */
 START_TEST(R26_first_skips_are_no_fault)
 {
     mn_grad_scaler_options options = mn_grad_scaler_options_default();
@@ -189,6 +205,10 @@ START_TEST(R26_first_skips_are_no_fault)
     ck_assert_double_eq(mn_check_stats_of(r.scaler).scale, 2);
     ck_assert(mn_check_stats_of(r.scaler).collapsed);
     mn_check_run_close(&r);
+    ck_assert_uint_eq(troubles_of(4, 1000, 4096), 0);
+    ck_assert_uint_eq(troubles_of(4, 10, 4096), 0);
+    ck_assert_uint_eq(troubles_of(4, 9, 4096), MN_TROUBLE_RATE);
+    ck_assert_uint_eq(troubles_of(0, 100, 0.5), MN_TROUBLE_LOW);
 }
 END_TEST
 

@@ -252,10 +252,14 @@ static inline float larger(float a, float b)
     return a != a ? a : known;
 }
 
-static inline void pool_pixel(size_t channels, const float *restrict top,
-                              const float *restrict bottom, float *restrict y)
+/* Rows of channels are often too short to be worth a vector of eight: 6 of them are a vector of
+ * four, which `count` being a constant makes of a loop, and two more. */
+static inline __attribute__((always_inline)) void pool_pixel(size_t count, size_t channels,
+                                                             const float *restrict top,
+                                                             const float *restrict bottom,
+                                                             float *restrict y)
 {
-    for (size_t c = 0; c < channels; c++)
+    for (size_t c = 0; c < count; c++)
         y[c] = larger(larger(top[c], top[channels + c]), larger(bottom[c], bottom[channels + c]));
 }
 
@@ -268,8 +272,13 @@ static void body_pool2x2(size_t n, size_t channels, const float *restrict top,
                           larger(bottom[2 * q], bottom[2 * q + 1]));
         return;
     }
-    for (size_t q = 0; q < n; q++)
-        pool_pixel(channels, top + 2 * q * channels, bottom + 2 * q * channels, y + q * channels);
+    const size_t eights = channels & ~(size_t)7, fours = channels & ~(size_t)3;
+    for (size_t q = 0; q < n; q++, top += 2 * channels, bottom += 2 * channels, y += channels) {
+        pool_pixel(eights, channels, top, bottom, y);
+        if (fours > eights)
+            pool_pixel(4, channels, top + eights, bottom + eights, y + eights);
+        pool_pixel(channels & 3, channels, top + fours, bottom + fours, y + fours);
+    }
 }
 
 /* 1 if b, later in the window, takes the maximum over from a. */
@@ -299,23 +308,34 @@ static inline void give_to_winner(size_t n, size_t step, const float *restrict g
         dx[i * step] = masked((uint32_t)(winner[i] == number), g[i]);
 }
 
+/* One row of windows of one channel, or `n` channels of a window from the `at`-th element on. */
+static inline __attribute__((always_inline)) void pool_back(size_t n, size_t step, size_t channels,
+                                                            size_t at, const float *g,
+                                                            const float *const rows[2],
+                                                            float *const dx[2])
+{
+    uint32_t winner[MN_POOL_LIMIT];
+    const float *top = rows[0] + at, *bottom = rows[1] + at;
+    const float *const pixel[4] = {top, top + channels, bottom, bottom + channels};
+    find_largest(n, step, pixel, winner);
+    for (uint32_t i = 0; i < 4; i++)
+        give_to_winner(n, step, g, winner, i, dx[i / 2] + at + (i & 1) * channels);
+}
+
 static void body_pool2x2_backward(size_t n, size_t channels, const float *g, const float *rows[2],
                                   float *dx[2])
 {
-    uint32_t winner[MN_POOL_LIMIT];
-    size_t calls = channels == 1 ? 1 : n, width = channels == 1 ? n : channels;
-    for (size_t q = 0; q < calls; q++) {
-        size_t at = 2 * q * channels;
-        const float *const pixel[4] = {rows[0] + at, rows[0] + at + channels, rows[1] + at,
-                                       rows[1] + at + channels};
-        if (channels == 1)
-            find_largest(width, 2, pixel, winner);
-        else
-            find_largest(width, 1, pixel, winner);
-        for (uint32_t i = 0; i < 4; i++) {
-            float *to = dx[i / 2] + at + (i & 1) * channels;
-            give_to_winner(width, channels == 1 ? 2 : 1, g + q * channels, winner, i, to);
-        }
+    const size_t eights = channels & ~(size_t)7, fours = channels & ~(size_t)3;
+    if (channels == 1) {
+        pool_back(n, 2, 1, 0, g, rows, dx);
+        return;
+    }
+    for (size_t q = 0; q < n; q++, g += channels) {
+        const size_t at = 2 * q * channels;
+        pool_back(eights, 1, channels, at, g, rows, dx);
+        if (fours > eights)
+            pool_back(4, 1, channels, at + eights, g + eights, rows, dx);
+        pool_back(channels & 3, 1, channels, at + fours, g + fours, rows, dx);
     }
 }
 
