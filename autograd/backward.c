@@ -346,6 +346,21 @@ static mn_status run(mn_context *context, mn_pass *pass)
     return context->error.status;
 }
 
+/* Small gradients of f16 values are lost without a loss scale: somebody may have forgotten it. */
+static void warn_of_unscaled(mn_context *context, const mn_pass *pass)
+{
+    void (*warn)(void *user, const char *message) = context->warn;
+    for (const mn_node *node = pass->nodes; node && context->warn; node = node->next) {
+        const mn_cast_attributes *cast = node->attributes;
+        if (node->op == &mn_ops[MN_OP_cast] && cast->dtype == MN_F16)
+            context->warn = NULL;
+    }
+    if (warn && !context->warn)
+        warn(context->warn_user,
+             "backward through f16 values from a loss that no grad scaler has scaled: gradients "
+             "below 2^-25 become 0; run it by mn_grad_scaler_backward (said once)");
+}
+
 /* MN_OK if root, or something that the pass has found, depends on the target. */
 static mn_status check_target(const mn_pass *pass, const mn_tensor *root, int index)
 {
@@ -379,6 +394,8 @@ static mn_status backward_graph(mn_pass *pass, mn_tensor *root, mn_tensor *seed)
         status = refuse_scaled_twice(pass);
     }
     if (status == MN_OK) {
+        if (pass->state == MN_GRAD_PLAIN && !pass->targets)
+            warn_of_unscaled(context, pass);
         mark_needed(pass);
         root->node->outputs[root->node_output].grad = mn_retain(seed);
     }

@@ -125,6 +125,8 @@ static mn_status read_options(mn_context_options *known, const mn_context_option
 static bool fill_context(mn_context *context, const mn_context_options *options)
 {
     context->seed = options->seed;
+    context->warn = options->warn;
+    context->warn_user = options->warn_user;
     context->cpu.kernels = options->kernels;
     context->cpu.converters = mn_converters(options->kernels);
     context->cpu.threads = options->threads;

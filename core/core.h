@@ -188,6 +188,8 @@ struct mn_context {
     uint32_t dropout_calls;   /* since it was set */
     mn_slot slots[MN_SLOT_COUNT];
     mn_cast_hook cast_hook;
+    void (*warn)(void *user, const char *message); /* NULL once it has been told, or never */
+    void *warn_user;
     bool closed;
     mn_cast_choice cast;            /* about the op that is being applied */
     struct mn_observer *observers;  /* NULL: nobody looks on */

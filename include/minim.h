@@ -164,6 +164,11 @@ typedef struct mn_context_options {
     uint64_t seed;            /* of all random streams; default 1 */
     mn_parallel_for parallel; /* NULL: own worker threads */
     void *parallel_user;
+    /* Told, once for each, of what is legal and hardly meant: backward through f16 values from a
+     * loss that no grad scaler has scaled, in which small gradients become 0. NULL (default): not.
+     */
+    void (*warn)(void *user, const char *message);
+    void *warn_user;
 } mn_context_options;
 
 MN_API mn_context_options mn_context_options_default(void);
@@ -1566,7 +1571,9 @@ typedef struct mn_train_options {
     void (*log)(void *user, const char *json_line); /* one event, no newline */
     void (*progress)(void *user, const mn_progress *progress); /* after steps */
     void (*epoch)(void *user, const mn_epoch_result *result);
-    void (*notice)(void *user, const char *line); /* such as: another precision on resume */
+    /* Such as: another precision on resume; and what context.warn would be told, if that is NULL.
+     */
+    void (*notice)(void *user, const char *line);
     bool (*cancel)(void *user); /* asked once a window: true stops after it, with checkpoint */
 } mn_train_options;
 MN_API mn_train_options mn_train_options_default(void);

@@ -99,6 +99,10 @@ static mn_status open_context(mn_run *run)
 {
     mn_context_options options = run->options.context;
     options.seed = run->options.seed;
+    if (!options.warn) {
+        options.warn = run->options.notice;
+        options.warn_user = run->options.user;
+    }
     run->context = mn_context_create(&options, &run->error);
     if (!run->context)
         return run->error.status;
