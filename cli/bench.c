@@ -1,6 +1,8 @@
 /* minim bench and minim models: what training and models cost. */
 #include "cli.h"
 
+#include <math.h>
+
 /* "synthetic:HxWxC:CLASSES" of --data, if it was given; six digits are more than any of the numbers
  * may have. Returns EXIT_OK or EXIT_USAGE. */
 static int read_sizes(const settings *set, const char *command_name, mn_model_options *o)
@@ -22,6 +24,69 @@ static double mebibytes(uint64_t bytes)
 
 /* ---- bench ----------------------------------------------------------------------------------- */
 
+static const char *const directions[] = {"forward", "backward", "update"};
+
+/* Time of all calls of a direction, or of every one (-1), in seconds. */
+static double time_of(const mn_profile *profile, int direction)
+{
+    double seconds = 0;
+    mn_profile_row row;
+    for (int64_t i = 0; mn_profile_get(profile, i, &row); i++)
+        if (direction < 0 || row.direction == (mn_direction)direction)
+            seconds += row.seconds;
+    return seconds;
+}
+
+static void print_share(const char *name, double seconds, const mn_bench_result *r, double steps)
+{
+    printf("  %-39s %9.3f  %5.1f%%\n", name, 1e3 * seconds / steps, 1e2 * seconds / r->seconds);
+}
+
+static void print_profile(const mn_bench_result *r, double steps)
+{
+    mn_profile_row row;
+    printf("\n  %-28s direction  calls   ms/step   share  GFLOP/s    GB/s\n", "op");
+    for (int64_t i = 0; mn_profile_get(r->profile, i, &row); i++) {
+        printf("  %-28s %-9s %6.4g %9.3f  %5.1f%%", row.op, directions[row.direction],
+               (double)row.calls / steps, 1e3 * row.seconds / steps,
+               1e2 * row.seconds / r->seconds);
+        if (row.flops > 0)
+            printf("  %7.1f", 1e-9 * row.flops / row.seconds);
+        else
+            printf("  %7s", "");
+        if (row.bytes > 0)
+            printf(" %7.1f", 1e-9 * row.bytes / row.seconds);
+        printf("\n");
+    }
+    for (int d = 0; d < 3; d++)
+        print_share(directions[d], time_of(r->profile, d), r, steps);
+    print_share("rest: dispatch and host", r->seconds - time_of(r->profile, -1), r, steps);
+    print_share("mean step", r->seconds, r, steps);
+}
+
+/* 0: not counted. */
+static void print_rate(const char *key, double count, double seconds)
+{
+    printf(",\"%s\":", key);
+    cli_json_measured(stdout, count > 0 ? 1e-9 * count / seconds : (double)NAN);
+}
+
+static void print_profile_json(const mn_bench_result *r, double steps)
+{
+    mn_profile_row row;
+    printf(",\"profile\":{\"step_ms\":%.6g,\"rest_ms\":%.6g,\"ops\":[", 1e3 * r->seconds / steps,
+           1e3 * (r->seconds - time_of(r->profile, -1)) / steps);
+    for (int64_t i = 0; mn_profile_get(r->profile, i, &row); i++) {
+        printf("%s{\"op\":\"%s\",\"direction\":\"%s\",\"calls\":%.6g,\"ms\":%.6g,\"share\":%.6g",
+               i > 0 ? "," : "", row.op, directions[row.direction], (double)row.calls / steps,
+               1e3 * row.seconds / steps, row.seconds / r->seconds);
+        print_rate("gflops", row.flops, row.seconds);
+        print_rate("gb_per_s", row.bytes, row.seconds);
+        printf("}");
+    }
+    printf("]}");
+}
+
 static void print_bench_json(const mn_bench_options *o, const mn_bench_result *r)
 {
     printf("{\"model\":\"%s\",\"amp\":\"%s\",\"device\":\"%s\",\"threads\":%d,\"batch\":%lld,"
@@ -33,9 +98,12 @@ static void print_bench_json(const mn_bench_options *o, const mn_bench_result *r
     printf("\"step_ms\":{\"median\":%.6g,\"min\":%.6g,\"max\":%.6g},", r->step_ms_median,
            r->step_ms_min, r->step_ms_max);
     printf("\"peak_tensor_bytes\":%llu,\"peak_rss_bytes\":%llu,\"gflop_per_step\":%.6g,"
-           "\"gflops\":%.6g}\n",
+           "\"gflops\":%.6g",
            (unsigned long long)r->peak_tensor_bytes, (unsigned long long)r->peak_rss_bytes,
            r->gflop_per_step, r->gflops);
+    if (r->profile != NULL)
+        print_profile_json(r, (double)o->steps);
+    printf("}\n");
 }
 
 static void print_bench(const mn_bench_options *o, const mn_bench_result *r)
@@ -51,6 +119,8 @@ static void print_bench(const mn_bench_options *o, const mn_bench_result *r)
     printf("  GFLOP/s   %10.1f   (%.3g GFLOP a step)\n", r->gflops, r->gflop_per_step);
     printf("  peak MiB  %10.1f   in tensors; resident %.1f\n", mebibytes(r->peak_tensor_bytes),
            mebibytes(r->peak_rss_bytes));
+    if (r->profile != NULL)
+        print_profile(r, (double)o->steps);
 }
 
 int cli_bench(settings *set)
@@ -69,6 +139,7 @@ int cli_bench(settings *set)
     options.width = sizes.width;
     options.channels = sizes.channels;
     options.classes = sizes.classes;
+    options.profile = set->profile;
     options.context = set->train.context;
     mn_bench_result r;
     mn_error error = {MN_OK, ""};
@@ -78,6 +149,7 @@ int cli_bench(settings *set)
         print_bench_json(&options, &r);
     else
         print_bench(&options, &r);
+    mn_profile_free(r.profile);
     return EXIT_OK;
 }
 

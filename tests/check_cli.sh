@@ -119,6 +119,7 @@ small="--data synthetic:28x28x1:10:64 --batch 16 --steps 2"
     expect 1 'no model "nix"' "$minim" range $small --model nix
 }
 expect 0 '^  ms/step +[0-9]' "$minim" bench --model resnet8 --steps 2 --batch 2 --warmup 0
+expect 0 '^  rest: dispatch and host +[0-9.]+ +[0-9.]+%$' "$minim" bench --steps 2 --batch 2 --profile
 
 # FP32 and 16 bit side by side: a row an op, marks and a summary; past the tolerance is no failure
 small="--data synthetic:12x12x1:3:64 --model cnn-small --batch 16"
@@ -251,6 +252,7 @@ if command -v python3 >/dev/null; then
     json log <log.jsonl
     "$minim" eval --checkpoint off-1.st --data synthetic:28x28x1:10:192 --json | json eval
     "$minim" bench --steps 3 --warmup 1 --batch 8 --json | json bench
+    "$minim" bench --steps 3 --batch 8 --profile --json | json "bench --profile"
     "$minim" range --data synthetic:28x28x1:10:64 --steps 2 --batch 16 --json | json range
     "$minim" models --json --data synthetic:9x9x1:4 | json models
     "$minim" ops --json | json ops
