@@ -146,7 +146,8 @@ typedef enum mn_kernel_set {
     MN_KERNELS_AUTO = 0,      /* the best this processor has */
     MN_KERNELS_REFERENCE = 1, /* plain loops, the oracle of the tests; slow */
     MN_KERNELS_PORTABLE = 2,  /* blocked and packed, portable C */
-    MN_KERNELS_AVX2 = 3       /* AVX2 + FMA + F16C */
+    MN_KERNELS_AVX2 = 3,      /* AVX2 + FMA + F16C */
+    MN_KERNELS_AVX512 = 4     /* these and AVX-512 F, BW, DQ, VL */
 } mn_kernel_set;
 
 /* Runs task(arg, i) for every i in [0, count), in any order and on any threads, and returns when

@@ -67,6 +67,8 @@ const mn_gemm_kernels mn_gemm_portable = {ROWS, COLUMNS, wide, narrow, transpose
 const mn_gemm_kernels *mn_gemm_kernels_of(const mn_call *call)
 {
 #if defined(MINIM_AVX2)
+    if (call->cpu->kernels == MN_KERNELS_AVX512)
+        return &mn_gemm_avx512;
     if (call->cpu->kernels == MN_KERNELS_AVX2)
         return &mn_gemm_avx2;
 #else
