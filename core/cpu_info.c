@@ -122,7 +122,10 @@ bool mn_cpu_has_kernels(mn_kernel_set set)
 
 mn_kernel_set mn_cpu_best_kernels(void)
 {
-    return mn_cpu_has_kernels(MN_KERNELS_AVX2) ? MN_KERNELS_AVX2 : MN_KERNELS_PORTABLE;
+    mn_kernel_set set = MN_KERNELS_AVX512;
+    while (!mn_cpu_has_kernels(set))
+        set--;
+    return set;
 }
 
 /* ---- name ------------------------------------------------------------------------------------ */

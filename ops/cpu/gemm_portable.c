@@ -77,6 +77,17 @@ const mn_gemm_kernels *mn_gemm_kernels_of(const mn_call *call)
     return &mn_gemm_portable;
 }
 
+const mn_gemm_kernels *mn_gemm_kernels_for(const mn_call *call, int64_t columns)
+{
+#if defined(MINIM_AVX2)
+    if (call->cpu->kernels == MN_KERNELS_AVX512 && columns <= mn_gemm_avx2.columns / 2)
+        return &mn_gemm_avx2;
+#else
+    (void)columns;
+#endif
+    return mn_gemm_kernels_of(call);
+}
+
 void mn_tile_run(const mn_gemm_kernels *kernels, const mn_tile *tile, int64_t columns)
 {
     if (columns <= kernels->columns / 2)
