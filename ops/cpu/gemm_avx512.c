@@ -6,28 +6,35 @@
 #define ROWS    12
 #define COLUMNS 32
 
+/* Rows whose addresses are kept in registers, of which there are not enough for all. */
+#define KEPT 8
+/* Row after row: compilers that load many rows' values at once move sums out of registers. */
+#define IN_ORDER() __asm__ volatile("" ::: "memory")
 /* Loops over rows have constant bounds and are unrolled, so that the sums stay in registers. */
 #define EACH_ROW(i) _Pragma("GCC unroll 12") for (int i = 0; i < ROWS; i++)
 
 static void wide(const mn_tile *tile)
 {
-    const float *a[ROWS], *b = tile->b, *from = tile->accumulate ? tile->c : tile->start;
+    const float *a[KEPT], *b = tile->b, *from = tile->accumulate ? tile->c : tile->start;
     const ptrdiff_t *at = tile->offsets, *end = at + tile->depth;
     const ptrdiff_t ldc = tile->ldc, step = tile->accumulate ? ldc : 0;
     __m512 low[ROWS], high[ROWS];
     EACH_ROW(i)
     {
-        a[i] = tile->a[i];
+        if (i < KEPT)
+            a[i] = tile->a[i];
         low[i] = _mm512_loadu_ps(from + i * step);
         high[i] = _mm512_loadu_ps(from + i * step + 16);
     }
     for (; at != end; at++, b += COLUMNS) {
         const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16);
+        const ptrdiff_t k = *at;
         EACH_ROW(i)
         {
-            const __m512 x = _mm512_set1_ps(a[i][*at]);
+            const __m512 x = _mm512_set1_ps((i < KEPT ? a[i] : tile->a[i])[k]);
             low[i] = _mm512_fmadd_ps(x, b0, low[i]);
             high[i] = _mm512_fmadd_ps(x, b1, high[i]);
+            IN_ORDER();
         }
     }
     EACH_ROW(i)
@@ -39,19 +46,25 @@ static void wide(const mn_tile *tile)
 
 static void narrow(const mn_tile *tile)
 {
-    const float *a[ROWS], *b = tile->b, *from = tile->accumulate ? tile->c : tile->start;
+    const float *a[KEPT], *b = tile->b, *from = tile->accumulate ? tile->c : tile->start;
     const ptrdiff_t *at = tile->offsets, *end = at + tile->depth;
     const ptrdiff_t ldc = tile->ldc, step = tile->accumulate ? ldc : 0;
     __m512 sum[ROWS];
     EACH_ROW(i)
     {
-        a[i] = tile->a[i];
+        if (i < KEPT)
+            a[i] = tile->a[i];
         sum[i] = _mm512_loadu_ps(from + i * step);
     }
     for (; at != end; at++, b += COLUMNS) {
         const __m512 b0 = _mm512_loadu_ps(b);
+        const ptrdiff_t k = *at;
         EACH_ROW(i)
-        sum[i] = _mm512_fmadd_ps(_mm512_set1_ps(a[i][*at]), b0, sum[i]);
+        {
+            const __m512 x = _mm512_set1_ps((i < KEPT ? a[i] : tile->a[i])[k]);
+            sum[i] = _mm512_fmadd_ps(x, b0, sum[i]);
+            IN_ORDER();
+        }
     }
     EACH_ROW(i)
     _mm512_storeu_ps(tile->c + i * ldc, sum[i]);
