@@ -2,6 +2,7 @@
  * all passes and dtypes, beside the peak of a loop of multiply-adds measured in the same run.
  * Kernel sets are timed in turns, so that what else the machine does slows all of them down. Usage:
  * gemm_conv [SET[,SET]] [batch] [repeats], with sets portable, avx2, avx512 */
+#include "bench/median.h"
 #include "core/core.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
@@ -149,12 +150,6 @@ static void fill(mn_view *view, mn_dtype dtype, int ndim, const int64_t *shape)
     }
 }
 
-static int compare_times(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* One kernel set's plan and times of the call. */
 typedef struct timed {
     mn_cpu cpu;
@@ -195,8 +190,7 @@ static void time_call(const bench *b, mn_call *call, int threads, prepare_fn pre
         for (int s = 0; s < b->set_count; s++)
             time_once(&all[s], call, run, i);
     for (int s = 0; s < b->set_count; s++) {
-        qsort(all[s].times, (size_t)b->repeats, sizeof(double), compare_times);
-        medians[s] = all[s].times[b->repeats / 2];
+        medians[s] = median(all[s].times, b->repeats);
         free(all[s].workspace);
     }
     call->cpu = NULL;

@@ -1,6 +1,7 @@
 /* Whole training steps of models with two kernel sets in turns: medians and, for a busy machine,
  * the shortest steps; and how many times as fast the second set is. Usage: steps [rounds] [batch]
  * [steps of a round] [model] */
+#include "bench/median.h"
 #include "core/core.h"
 
 #include <stdio.h>
@@ -16,18 +17,6 @@ static const struct model {
     const char *name;
     int side, channels;
 } models[] = {{"lenet5", 28, 1}, {"cnn-small", 28, 1}, {"resnet8", 32, 3}, {"resnet18", 32, 3}};
-
-static int compare_times(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *times, int count)
-{
-    qsort(times, (size_t)count, sizeof *times, compare_times);
-    return times[count / 2];
-}
 
 static void measure(const struct model *model, mn_dtype amp, int rounds, int64_t batch,
                     int64_t steps)
