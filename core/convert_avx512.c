@@ -32,29 +32,29 @@ static inline __m256i store_bf16(__m512 x)
     return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, top, _mm512_set1_epi32(0x40)));
 }
 
-/* The elements from i on that are left, up to 16. */
-static inline __mmask16 rest(size_t n, size_t i)
+static inline __mmask16 first(size_t n)
 {
-    return (__mmask16)(n - i >= WIDTH ? 0xFFFFU : (1U << (n - i)) - 1);
+    return (__mmask16)((1U << n) - 1);
 }
 
-/* Inlined with the loads and stores, which are constants. */
+/* Inlined with the loads and stores, which are constants. Masks are for the last elements alone:
+ * what a masked store wrote, the next load has to wait for. */
 static inline __attribute__((always_inline)) void widen(size_t n, const uint16_t *src, float *dst,
                                                         __m512 (*load)(__m256i half))
 {
-    for (size_t i = 0; i < n; i += WIDTH) {
-        const __mmask16 mask = rest(n, i);
-        _mm512_mask_storeu_ps(dst + i, mask, load(_mm256_maskz_loadu_epi16(mask, src + i)));
-    }
+    for (; n >= WIDTH; n -= WIDTH, src += WIDTH, dst += WIDTH)
+        _mm512_storeu_ps(dst, load(_mm256_loadu_si256((const __m256i *)(const void *)src)));
+    if (n > 0)
+        _mm512_mask_storeu_ps(dst, first(n), load(_mm256_maskz_loadu_epi16(first(n), src)));
 }
 
 static inline __attribute__((always_inline)) void narrow(size_t n, const float *src, uint16_t *dst,
                                                          __m256i (*store)(__m512 x))
 {
-    for (size_t i = 0; i < n; i += WIDTH) {
-        const __mmask16 mask = rest(n, i);
-        _mm256_mask_storeu_epi16(dst + i, mask, store(_mm512_maskz_loadu_ps(mask, src + i)));
-    }
+    for (; n >= WIDTH; n -= WIDTH, src += WIDTH, dst += WIDTH)
+        _mm256_storeu_si256((__m256i *)(void *)dst, store(_mm512_loadu_ps(src)));
+    if (n > 0)
+        _mm256_mask_storeu_epi16(dst, first(n), store(_mm512_maskz_loadu_ps(first(n), src)));
 }
 
 static void f16_to_f32(size_t n, const void *src, float *dst)
