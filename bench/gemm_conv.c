@@ -1,6 +1,8 @@
 /* Speed of matrix products and convolutions: GFLOP/s of the layers of LeNet-5 and of a small CNN in
  * all passes and dtypes, beside the peak of a loop of multiply-adds measured in the same run.
- * Usage: gemm_conv [portable|avx2] [batch] [repeats] */
+ * Kernel sets are timed in turns, so that what else the machine does slows all of them down. Usage:
+ * gemm_conv [SET[,SET]] [batch] [repeats], with sets portable, avx2, avx512 */
+#include "bench/median.h"
 #include "core/core.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
@@ -15,12 +17,15 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define MAX_THREADS  2
+#define MAX_SETS     2
+#define MAX_REPEATS  99
 
 typedef mn_status (*prepare_fn)(const mn_call *call, mn_plan *plan, size_t *bytes);
 typedef void (*run_fn)(const mn_call *call);
 
 typedef struct bench {
-    mn_kernel_set set;
+    mn_kernel_set sets[MAX_SETS];
+    int set_count;
     mn_workers *workers[MAX_THREADS];
     int64_t batch;
     int repeats;
@@ -67,6 +72,24 @@ __attribute__((target("avx2,fma"))) static void peak_avx2(void *arg, int64_t ind
 }
 #endif
 
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static void peak_avx512(void *arg, int64_t index, int slot)
+{
+    (void)slot;
+    float *memory = arg;
+    const __m512 a = _mm512_set1_ps(memory[0]), b = _mm512_set1_ps(memory[1]);
+    __m512 s[PEAK_SUMS];
+    for (int j = 0; j < PEAK_SUMS; j++)
+        s[j] = _mm512_set1_ps((float)j);
+    for (int i = 0; i < PEAK_STEPS; i++)
+        for (int j = 0; j < PEAK_SUMS; j++)
+            s[j] = _mm512_fmadd_ps(s[j], a, b);
+    for (int j = 1; j < PEAK_SUMS; j++)
+        s[0] = _mm512_add_ps(s[0], s[j]);
+    _mm512_storeu_ps(memory + 16 + 16 * index, s[0]);
+}
+#endif
+
 static void peak_portable(void *arg, int64_t index, int slot)
 {
     (void)slot;
@@ -86,11 +109,14 @@ static void peak_portable(void *arg, int64_t index, int slot)
 
 static double measure_peak(const bench *b, int threads)
 {
-    float memory[8 + 8 * MAX_THREADS] = {0.5F, 0.25F};
+    float memory[16 + 16 * MAX_THREADS] = {0.5F, 0.25F};
     void (*task)(void *, int64_t, int) = peak_portable;
     double lanes = 4, best = 0;
 #if defined(__x86_64__)
-    if (mn_cpu_has_kernels(MN_KERNELS_AVX2)) {
+    if (mn_cpu_has_kernels(MN_KERNELS_AVX512)) {
+        task = peak_avx512;
+        lanes = 16;
+    } else if (mn_cpu_has_kernels(MN_KERNELS_AVX2)) {
         task = peak_avx2;
         lanes = 8;
     }
@@ -124,33 +150,63 @@ static void fill(mn_view *view, mn_dtype dtype, int ndim, const int64_t *shape)
     }
 }
 
-/* Best time of some runs of the call, in seconds. */
-static double time_call(const bench *b, mn_call *call, int threads, prepare_fn prepare, run_fn run)
+/* One kernel set's plan and times of the call. */
+typedef struct timed {
+    mn_cpu cpu;
+    mn_plan plan;
+    void *workspace;
+    size_t workspace_bytes;
+    double times[MAX_REPEATS];
+} timed;
+
+static void time_once(timed *t, mn_call *call, run_fn run, int repeat)
 {
-    mn_cpu cpu = {b->set, mn_converters(b->set), b->workers[threads - 1], threads};
-    mn_fault fault = {0};
-    call->cpu = &cpu;
-    call->fault = &fault;
-    if (prepare(call, &call->plan, &call->workspace_bytes) != MN_OK ||
-        posix_memalign(&call->workspace, 64, call->workspace_bytes + 64) != 0)
-        must(NULL);
+    call->cpu = &t->cpu;
+    call->plan = t->plan;
+    call->workspace = t->workspace;
+    call->workspace_bytes = t->workspace_bytes;
+    double start = now();
     run(call);
-    double best = 1e30;
-    for (int i = 0; i < b->repeats; i++) {
-        double start = now();
-        run(call);
-        double seconds = now() - start;
-        best = seconds < best ? seconds : best;
+    t->times[repeat] = now() - start;
+}
+
+/* Median times of the call with each kernel set, in seconds. */
+static void time_call(const bench *b, mn_call *call, int threads, prepare_fn prepare, run_fn run,
+                      double medians[MAX_SETS])
+{
+    timed all[MAX_SETS];
+    mn_fault fault = {0};
+    call->fault = &fault;
+    for (int s = 0; s < b->set_count; s++) {
+        timed *t = &all[s];
+        t->cpu = (mn_cpu){b->sets[s], mn_converters(b->sets[s]), b->workers[threads - 1], threads};
+        call->cpu = &t->cpu;
+        if (prepare(call, &t->plan, &t->workspace_bytes) != MN_OK ||
+            posix_memalign(&t->workspace, 64, t->workspace_bytes + 64) != 0)
+            must(NULL);
+        time_once(t, call, run, 0);
     }
-    free(call->workspace);
-    return best;
+    for (int i = 0; i < b->repeats; i++)
+        for (int s = 0; s < b->set_count; s++)
+            time_once(&all[s], call, run, i);
+    for (int s = 0; s < b->set_count; s++) {
+        medians[s] = median(all[s].times, b->repeats);
+        free(all[s].workspace);
+    }
+    call->cpu = NULL;
+    call->fault = NULL;
 }
 
 static void report(const bench *b, mn_call *call, double flops, prepare_fn prepare, run_fn run)
 {
     for (int threads = 1; threads <= MAX_THREADS; threads++) {
-        double rate = flops / time_call(b, call, threads, prepare, run) / 1e9;
-        printf(" %6.1f (%2.0f%%)", rate, 100 * rate / b->peak[threads - 1]);
+        double medians[MAX_SETS] = {0};
+        time_call(b, call, threads, prepare, run, medians);
+        for (int s = 0; s < b->set_count; s++)
+            printf(" %6.1f (%2.0f%%)", flops / medians[s] / 1e9,
+                   100 * flops / medians[s] / 1e9 / b->peak[threads - 1]);
+        if (b->set_count > 1)
+            printf(" x%.2f", medians[0] / medians[1]);
     }
     printf("\n");
     for (int i = 0; i < call->input_count; i++)
@@ -166,9 +222,10 @@ typedef struct conv_layer {
 } conv_layer;
 
 static const conv_layer conv_layers[] = {
-    {"5x5   1->6   28x28", 28, 1, 6, 5, 2},    {"5x5   6->16  14x14", 14, 6, 16, 5, 0},
-    {"3x3   1->32  28x28", 28, 1, 32, 3, 1},   {"3x3  32->64  28x28", 28, 32, 64, 3, 1},
-    {"3x3  64->128 14x14", 14, 64, 128, 3, 1},
+    {"5x5   1->6   28x28", 28, 1, 6, 5, 2},     {"5x5   6->16  14x14", 14, 6, 16, 5, 0},
+    {"3x3   1->32  28x28", 28, 1, 32, 3, 1},    {"3x3  32->64  28x28", 28, 32, 64, 3, 1},
+    {"3x3  64->128 14x14", 14, 64, 128, 3, 1},  {"3x3  16->16  32x32", 32, 16, 16, 3, 1},
+    {"3x3 128->128 16x16", 16, 128, 128, 3, 1}, {"3x3 512->512   4x4", 4, 512, 512, 3, 1},
 };
 
 static void bench_conv(const bench *b, const conv_layer *l, mn_dtype dtype, int pass)
@@ -225,17 +282,39 @@ static void bench_linear(const bench *b, const linear_layer *l, mn_dtype dtype, 
            pass == 0 ? mn_cpu_linear : mn_cpu_matmul);
 }
 
+/* "SET" or "SET,SET"; false if there is no such set here. */
+static bool read_sets(bench *b, const char *text)
+{
+    static const char *const names[] = {[MN_KERNELS_REFERENCE] = "reference",
+                                        [MN_KERNELS_PORTABLE] = "portable",
+                                        [MN_KERNELS_AVX2] = "avx2",
+                                        [MN_KERNELS_AVX512] = "avx512"};
+    for (b->set_count = 0; *text != '\0'; b->set_count++) {
+        const size_t length = strcspn(text, ",");
+        int set = MN_KERNELS_PORTABLE;
+        while (set <= MN_KERNELS_AVX512 &&
+               (strlen(names[set]) != length || strncmp(names[set], text, length) != 0))
+            set++;
+        if (set > MN_KERNELS_AVX512 || b->set_count == MAX_SETS ||
+            !mn_cpu_has_kernels((mn_kernel_set)set))
+            return false;
+        b->sets[b->set_count] = (mn_kernel_set)set;
+        text += length + (text[length] == ',');
+    }
+    return b->set_count > 0;
+}
+
 int main(int argc, char **argv)
 {
-    bench b = {.set = mn_cpu_best_kernels(), .batch = 64, .repeats = 7};
-    if (argc > 1)
-        b.set = strcmp(argv[1], "portable") == 0 ? MN_KERNELS_PORTABLE : MN_KERNELS_AVX2;
+    bench b = {.sets = {mn_cpu_best_kernels()}, .set_count = 1, .batch = 64, .repeats = 7};
+    bool good = argc <= 1 || read_sets(&b, argv[1]);
     if (argc > 2)
         b.batch = strtol(argv[2], NULL, 10);
     if (argc > 3)
         b.repeats = (int)strtol(argv[3], NULL, 10);
-    if (!mn_cpu_has_kernels(b.set) || b.batch < 1 || b.repeats < 1) {
-        fprintf(stderr, "usage: %s [portable|avx2] [batch] [repeats]\n", argv[0]);
+    if (!good || b.batch < 1 || b.repeats < 1 || b.repeats > MAX_REPEATS) {
+        fprintf(stderr, "usage: %s [SET[,SET]] [batch] [repeats]; sets: portable, avx2, avx512\n",
+                argv[0]);
         return EXIT_FAILURE;
     }
     for (int t = 0; t < MAX_THREADS; t++) {

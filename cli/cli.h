@@ -21,7 +21,7 @@ typedef struct settings {
     mn_shadow_options shadow;
     bool batch_given, data_given;
     const char *format, *output;
-    bool forward_only, step;
+    bool forward_only, step, profile;
 } settings;
 
 typedef struct command {

@@ -55,6 +55,7 @@ static const option options[] = {
     {"amp", "MODE", "off (default) or bf16", AMP, AT(train.amp), 0, "range"},
     {"steps", "N", "timed steps (default 50)", WHOLE, AT(train.steps), 1, "bench"},
     {"warmup", "N", "steps before timing starts (default 5)", WHOLE, AT(warmup), 0, "bench"},
+    {"profile", NULL, "time per op and direction, too", FLAG, AT(profile), 0, NULL},
     {"data", "SPEC", "fashion-mnist[:DIR] (default), mnist:DIR, synthetic:HxWxC:CLASSES[:COUNT]",
      TEXT, AT(train.data), 0, NULL},
     {"model", "NAME", NULL, TEXT, AT(train.model), 0, NULL},

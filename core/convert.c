@@ -52,6 +52,8 @@ const mn_converter *mn_converters(mn_kernel_set set)
 #if defined(MINIM_AVX2)
     if (set == MN_KERNELS_AUTO)
         set = mn_cpu_best_kernels();
+    if (set == MN_KERNELS_AVX512)
+        return mn_converters_avx512;
     if (set == MN_KERNELS_AVX2)
         return mn_converters_avx2;
 #else

@@ -32,9 +32,10 @@ const mn_converter *mn_converters(mn_kernel_set set);
 /* The rows of f32 in both tables. */
 void mn_f32_copy(size_t n, const void *src, float *dst);
 void mn_f32_copy_from(size_t n, const float *src, void *dst);
-/* Portable and AVX2 tables behind mn_converters. */
+/* Tables behind mn_converters. */
 extern const mn_converter mn_converters_portable[MN_DTYPE_COUNT];
 extern const mn_converter mn_converters_avx2[MN_DTYPE_COUNT];
+extern const mn_converter mn_converters_avx512[MN_DTYPE_COUNT];
 
 /* Worker pool. threads - 1 workers are started, the caller is the last one; a thread that cannot be
  * started is an error (NULL, *error filled). With `parallel` given no thread is started. */

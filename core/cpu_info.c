@@ -27,16 +27,14 @@ typedef struct feature {
 #define XCR0_AVX    0x06U
 #define XCR0_AVX512 0xE6U
 
+/* Those that the AVX-512 kernels need come first, before these those of AVX2's. */
+enum { AVX2_NEEDS = 3, AVX512_NEEDS = 7 };
 static const feature feature_list[] = {
-    {"avx2", 7, 0, 1, 5, XCR0_AVX},
-    {"fma", 1, 0, 2, 12, XCR0_AVX},
-    {"f16c", 1, 0, 2, 29, XCR0_AVX},
-    {"avx512f", 7, 0, 1, 16, XCR0_AVX512},
-    {"avx512bw", 7, 0, 1, 30, XCR0_AVX512},
-    {"avx512vl", 7, 0, 1, 31, XCR0_AVX512},
-    {"avx512_vnni", 7, 0, 2, 11, XCR0_AVX512},
-    {"avx512_bf16", 7, 1, 0, 5, XCR0_AVX512},
-    {"avx512_fp16", 7, 0, 3, 23, XCR0_AVX512},
+    {"avx2", 7, 0, 1, 5, XCR0_AVX},           {"fma", 1, 0, 2, 12, XCR0_AVX},
+    {"f16c", 1, 0, 2, 29, XCR0_AVX},          {"avx512f", 7, 0, 1, 16, XCR0_AVX512},
+    {"avx512bw", 7, 0, 1, 30, XCR0_AVX512},   {"avx512dq", 7, 0, 1, 17, XCR0_AVX512},
+    {"avx512vl", 7, 0, 1, 31, XCR0_AVX512},   {"avx512_vnni", 7, 0, 2, 11, XCR0_AVX512},
+    {"avx512_bf16", 7, 1, 0, 5, XCR0_AVX512}, {"avx512_fp16", 7, 0, 3, 23, XCR0_AVX512},
 };
 
 static unsigned system_saves(void)
@@ -57,6 +55,17 @@ static bool has_feature(const feature *f)
         return false;
     return (words[f->word] >> f->bit & 1) && (system_saves() & f->xcr0) == f->xcr0;
 }
+
+#if defined(MINIM_AVX2)
+/* The first `count` of the list. */
+static bool has_features(int count)
+{
+    bool all = true;
+    for (int i = 0; i < count; i++)
+        all = all && has_feature(&feature_list[i]);
+    return all;
+}
+#endif
 
 /* Space-separated names of the features present, as many as fit. */
 static void describe_features(char *text, size_t size)
@@ -104,15 +113,19 @@ bool mn_cpu_has_kernels(mn_kernel_set set)
 {
 #if defined(MINIM_AVX2)
     if (set == MN_KERNELS_AVX2)
-        return has_feature(&feature_list[0]) && has_feature(&feature_list[1]) &&
-               has_feature(&feature_list[2]);
+        return has_features(AVX2_NEEDS);
+    if (set == MN_KERNELS_AVX512)
+        return has_features(AVX512_NEEDS);
 #endif
     return set == MN_KERNELS_AUTO || set == MN_KERNELS_REFERENCE || set == MN_KERNELS_PORTABLE;
 }
 
 mn_kernel_set mn_cpu_best_kernels(void)
 {
-    return mn_cpu_has_kernels(MN_KERNELS_AVX2) ? MN_KERNELS_AVX2 : MN_KERNELS_PORTABLE;
+    mn_kernel_set set = MN_KERNELS_AVX512;
+    while (!mn_cpu_has_kernels(set))
+        set--;
+    return set;
 }
 
 /* ---- name ------------------------------------------------------------------------------------ */

@@ -146,7 +146,8 @@ typedef enum mn_kernel_set {
     MN_KERNELS_AUTO = 0,      /* the best this processor has */
     MN_KERNELS_REFERENCE = 1, /* plain loops, the oracle of the tests; slow */
     MN_KERNELS_PORTABLE = 2,  /* blocked and packed, portable C */
-    MN_KERNELS_AVX2 = 3       /* AVX2 + FMA + F16C */
+    MN_KERNELS_AVX2 = 3,      /* AVX2 + FMA + F16C */
+    MN_KERNELS_AVX512 = 4     /* these and AVX-512 F, BW, DQ, VL */
 } mn_kernel_set;
 
 /* Runs task(arg, i) for every i in [0, count), in any order and on any threads, and returns when
@@ -1697,12 +1698,33 @@ typedef struct mn_range_result {
 MN_API mn_range_result *mn_range(const mn_train_options *options, mn_error *error);
 MN_API void mn_range_result_free(mn_range_result *result);
 
+/* How long the calls of each op take: every call that the context makes until end, timed on its
+ * own. A device that queues work is waited for before and after each call, so that steps take
+ * longer than they do unwatched. */
+typedef struct mn_profile mn_profile;
+typedef struct mn_profile_row {
+    const char *op;
+    mn_direction direction;
+    int64_t calls;
+    double seconds; /* of all calls together, as are the next two */
+    double flops;   /* of products and convolutions, padding among them; 0: not counted */
+    double bytes;   /* of the tensors read or written, each once; 0 for views */
+} mn_profile_row;
+/* NULL if there is no memory. End comes before the context is freed; free, which also ends, may
+ * come later. Both accept NULL. */
+MN_API mn_profile *mn_profile_begin(mn_context *context);
+MN_API void mn_profile_end(mn_profile *profile);
+MN_API void mn_profile_free(mn_profile *profile);
+/* Row `index`, after end those with the longest time first; false: there are no more. */
+MN_API bool mn_profile_get(const mn_profile *profile, int64_t index, mn_profile_row *row);
+
 typedef struct mn_bench_options {
     size_t size;
     const char *model;                    /* default "lenet5" */
     int64_t batch, steps, warmup;         /* default 64, 50, 5 */
     mn_dtype amp;                         /* default MN_F32: off */
     int height, width, channels, classes; /* of the synthetic data; default 28, 28, 1, 10 */
+    bool profile;                         /* default false */
     mn_context_options context;
 } mn_bench_options;
 MN_API mn_bench_options mn_bench_options_default(void);
@@ -1712,6 +1734,8 @@ typedef struct mn_bench_result {
     uint64_t peak_tensor_bytes, peak_rss_bytes;
     double gflop_per_step, gflops;
     int threads;
+    double seconds;      /* of all timed steps */
+    mn_profile *profile; /* of these, if it was asked for, else NULL; free it */
 } mn_bench_result;
 /* Throughput and memory of whole training steps on synthetic data, after warm-up. */
 MN_API mn_status mn_bench(const mn_bench_options *options, mn_bench_result *result,

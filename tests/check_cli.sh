@@ -122,6 +122,12 @@ small="--data synthetic:28x28x1:10:64 --batch 16 --steps 2"
         --parameters bf16-master
 }
 expect 0 '^  ms/step +[0-9]' "$minim" bench --model resnet8 --steps 2 --batch 2 --warmup 0
+expect 0 '^  rest: dispatch and host +[0-9.]+ +[0-9.]+%$' "$minim" bench --steps 2 --batch 2 --profile
+# case R59: the gain over FP32, the share of casts, and advice where there is no gain
+expect 0 '^  FP32 takes [0-9.]+ ms/step: with --amp fp16 ([0-9.]+) times its throughput; casts take [0-9.]+%$' \
+    "$minim" bench --steps 4 --batch 1 --amp fp16 --profile
+awk '/times its throughput/ { slower = $(NF - 6) < 0.995 } /slower than FP32/ { said = 1 }
+    END { exit slower && !said }' out || fail "bench: no advice: $(tail -3 out)"
 
 # FP32 and 16 bit side by side: a row an op, marks and a summary; past the tolerance is no failure
 small="--data synthetic:12x12x1:3:64 --model cnn-small --batch 16"
@@ -255,6 +261,7 @@ if command -v python3 >/dev/null; then
     json log <log.jsonl
     "$minim" eval --checkpoint off-1.st --data synthetic:28x28x1:10:192 --json | json eval
     "$minim" bench --steps 3 --warmup 1 --batch 8 --json | json bench
+    "$minim" bench --steps 3 --batch 8 --profile --json | json "bench --profile"
     "$minim" range --data synthetic:28x28x1:10:64 --steps 2 --batch 16 --json | json range
     "$minim" models --json --data synthetic:9x9x1:4 | json models
     "$minim" ops --json | json ops

@@ -279,7 +279,8 @@ void mn_fixture_check(fixture *f, const kernel *k)
 {
     mn_fixture_reference(f, k);
     mn_fixture_check_set(f, k, MN_KERNELS_PORTABLE);
-    if (mn_cpu_has_kernels(MN_KERNELS_AVX2))
-        mn_fixture_check_set(f, k, MN_KERNELS_AVX2);
+    for (int set = MN_KERNELS_AVX2; set <= MN_KERNELS_AVX512; set++)
+        if (mn_cpu_has_kernels((mn_kernel_set)set))
+            mn_fixture_check_set(f, k, (mn_kernel_set)set);
     mn_fixture_free(f);
 }

@@ -327,7 +327,7 @@ END_TEST
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static const mn_converter *tables[2]; /* portable and, where it can run, AVX2 */
+static const mn_converter *tables[3]; /* portable and those of vectors that can run */
 static int table_count;
 
 static void list_tables(void)
@@ -336,11 +336,12 @@ static void list_tables(void)
     tables[0] = mn_converters(MN_KERNELS_PORTABLE);
     table_count = 1;
     ck_assert_ptr_eq(mn_converters(MN_KERNELS_REFERENCE), tables[0]);
-    if (mn_cpu_has_kernels(MN_KERNELS_AVX2)) {
-        tables[table_count++] = mn_converters(MN_KERNELS_AVX2);
-        ck_assert_ptr_ne(tables[1], tables[0]);
-    }
-    ck_assert_ptr_eq(mn_converters(MN_KERNELS_AUTO), tables[table_count - 1]);
+    for (int set = MN_KERNELS_AVX2; set <= MN_KERNELS_AVX512; set++)
+        if (mn_cpu_has_kernels((mn_kernel_set)set)) {
+            tables[table_count++] = mn_converters((mn_kernel_set)set);
+            ck_assert_ptr_ne(tables[table_count - 1], tables[table_count - 2]);
+        }
+    ck_assert_ptr_eq(mn_converters(MN_KERNELS_AUTO), mn_converters(mn_cpu_best_kernels()));
 }
 
 START_TEST(table_entries)

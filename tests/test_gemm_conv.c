@@ -15,7 +15,7 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 static const mn_dtype dtypes[] = {MN_F32, MN_F16, MN_BF16};
-static const mn_kernel_set sets[] = {MN_KERNELS_PORTABLE, MN_KERNELS_AVX2};
+static const mn_kernel_set sets[] = {MN_KERNELS_PORTABLE, MN_KERNELS_AVX2, MN_KERNELS_AVX512};
 static const int thread_counts[] = {1, 2, 3, 5};
 
 /* What is not finite in the operands. */
@@ -198,7 +198,7 @@ static void run_once(mn_call *call, prepare_fn prepare, run_fn run)
     ck_assert_int_eq(fault.status, MN_OK);
 }
 
-/* Runs the call with both kernel sets and all numbers of threads. */
+/* Runs the call with all kernel sets and all numbers of threads. */
 static void run_all(mn_call *call, prepare_fn prepare, run_fn run, const expected *e,
                     const char *what)
 {

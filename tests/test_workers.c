@@ -475,9 +475,16 @@ START_TEST(processor)
     ck_assert(mn_cpu_has_kernels(MN_KERNELS_PORTABLE));
     ck_assert(!mn_cpu_has_kernels((mn_kernel_set)99));
     bool avx2 = mn_cpu_has_kernels(MN_KERNELS_AVX2);
-    ck_assert_int_eq(mn_cpu_best_kernels(), avx2 ? MN_KERNELS_AVX2 : MN_KERNELS_PORTABLE);
+    bool avx512 = mn_cpu_has_kernels(MN_KERNELS_AVX512);
+    ck_assert_int_eq(mn_cpu_best_kernels(), avx512 ? MN_KERNELS_AVX512
+                                            : avx2 ? MN_KERNELS_AVX2
+                                                   : MN_KERNELS_PORTABLE);
+    ck_assert(avx2 || !avx512);
 #if defined(MINIM_AVX2) && defined(__GNUC__)
     ck_assert_int_eq(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
+    ck_assert_int_eq(
+        avx512, avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"));
 #endif
     char name[64], features[160];
     mn_cpu_describe(name, sizeof name, features, sizeof features);

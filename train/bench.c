@@ -48,7 +48,8 @@ static mn_status open_run(mn_run *run, const mn_bench_options *o, mn_dataset **d
 }
 
 /* The report's ring is written as in training; nobody reads it. */
-static mn_status time_steps(mn_run *run, const mn_bench_options *o, mn_list *times)
+static mn_status time_steps(mn_run *run, const mn_bench_options *o, mn_list *times,
+                            mn_profile **profile)
 {
     mn_batch batch;
     MN_TRY(mn_loader_start(run->train, 0, 0, &run->error));
@@ -56,6 +57,8 @@ static mn_status time_steps(mn_run *run, const mn_bench_options *o, mn_list *tim
     for (int64_t i = 0; i < o->warmup + o->steps; i++) {
         if (i == o->warmup)
             mn_memory_reset_peak(run->context);
+        if (i == o->warmup && o->profile && !(*profile = mn_profile_begin(run->context)))
+            return mn_error_status(run->context);
         double begin = mn_clock_seconds();
         MN_TRY(mn_run_micro_step(run, &batch, 1.0, true));
         MN_TRY(mn_synchronize(run->context));
@@ -78,6 +81,9 @@ static mn_bench_result make_result(mn_run *run, double *times, int64_t count)
     double batch = (double)run->options.batch;
     qsort(times, (size_t)count, sizeof *times, compare_seconds);
     double median = 0.5 * (times[(count - 1) / 2] + times[count / 2]);
+    double seconds = 0;
+    for (int64_t i = 0; i < count; i++)
+        seconds += times[i];
     double gflop = 3e-9 * mn_module_forward_flops(run->model, run->options.batch);
     return (mn_bench_result){
         .images_per_s_median = batch / median,
@@ -91,6 +97,7 @@ static mn_bench_result make_result(mn_run *run, double *times, int64_t count)
         .gflop_per_step = gflop,
         .gflops = gflop / median,
         .threads = mn_context_info_get(run->context).threads,
+        .seconds = seconds,
     };
 }
 
@@ -106,13 +113,19 @@ mn_status mn_bench(const mn_bench_options *options, mn_bench_result *result, mn_
         return mn_error_set(error, MN_ERR_ARGUMENT, "bench: result is NULL");
     mn_run run = {.context = NULL};
     mn_dataset *dataset = NULL;
+    mn_profile *profile = NULL;
     mn_list times = mn_list_new(&o.context.allocator, sizeof(double));
     mn_status status = open_run(&run, &o, &dataset, error);
     if (status == MN_OK)
-        status = time_steps(&run, &o, &times);
-    if (status == MN_OK)
+        status = time_steps(&run, &o, &times, &profile);
+    mn_profile_end(profile);
+    if (status == MN_OK) {
         *result = make_result(&run, times.items, times.count);
-    else if (error->status == MN_OK)
+        result->profile = profile;
+    } else {
+        mn_profile_free(profile);
+    }
+    if (status != MN_OK && error->status == MN_OK)
         mn_error_give(error, &run.error, run.context, status, "bench");
     mn_list_free(&times);
     mn_run_close(&run);

@@ -29,7 +29,7 @@ static void choose_block(mn_conv_gather *g)
 mn_status mn_gather_plan(mn_conv_gather *g)
 {
     mn_conv_strips *s = &g->strips;
-    g->kernels = mn_gemm_kernels_of(g->call);
+    g->kernels = mn_gemm_kernels_for(g->call, g->columns);
     g->workspace_bytes = 0;
     if (nothing_to_do(g))
         return MN_OK;

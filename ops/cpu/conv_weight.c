@@ -60,7 +60,7 @@ static mn_status plan(const mn_call *call, weight_grad *w)
     const mn_view *g = &call->in[0], *x = &call->in[1], *dw = &call->out[0];
     *w = (weight_grad){
         .call = call,
-        .kernels = mn_gemm_kernels_of(call),
+        .kernels = mn_gemm_kernels_for(call, dw->shape[0] / a->groups),
         .strips = {.image = {call, x, x->shape[2] * x->shape[3]},
                    .images = x->shape[0],
                    .channels = x->shape[3],

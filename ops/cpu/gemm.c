@@ -30,7 +30,7 @@ static void choose_blocks(mn_gemm *g)
 
 mn_status mn_gemm_plan(mn_gemm *g)
 {
-    g->kernels = mn_gemm_kernels_of(g->call);
+    g->kernels = mn_gemm_kernels_for(g->call, g->n);
     g->workspace_bytes = 0;
     g->empty = g->m == 0 || g->n == 0 || g->batches == 0;
     if (g->empty)

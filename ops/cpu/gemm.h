@@ -38,8 +38,13 @@ struct mn_gemm_kernels {
 
 extern const mn_gemm_kernels mn_gemm_portable;
 extern const mn_gemm_kernels mn_gemm_avx2;
+extern const mn_gemm_kernels mn_gemm_avx512;
+/* mn_gemm_kernels.transpose with AVX2, for any multiple of eight columns. */
+void mn_transpose_avx2(const float *const *rows, int columns, int64_t n, float *dst);
 /* The table of the call's kernel set. */
 const mn_gemm_kernels *mn_gemm_kernels_of(const mn_call *call);
+/* The table for products that many columns wide: narrow ones have no use for wide registers. */
+const mn_gemm_kernels *mn_gemm_kernels_for(const mn_call *call, int64_t columns);
 /* Runs the kernel that suits a panel with this many columns that matter. */
 void mn_tile_run(const mn_gemm_kernels *kernels, const mn_tile *tile, int64_t columns);
 

@@ -71,7 +71,7 @@ static void narrow(const mn_tile *tile)
 }
 
 /* Eight rows of eight become eight columns of eight. */
-static inline void transpose8(const float *const *rows, int64_t at, float *dst)
+static inline void transpose8(const float *const *rows, int64_t at, int columns, float *dst)
 {
     __m256 a[8], b[8];
     for (int i = 0; i < 4; i++) {
@@ -87,21 +87,25 @@ static inline void transpose8(const float *const *rows, int64_t at, float *dst)
         b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
     }
     for (int i = 0; i < 4; i++) {
-        _mm256_storeu_ps(dst + i * COLUMNS, _mm256_permute2f128_ps(b[i], b[i + 4], 0x20));
-        _mm256_storeu_ps(dst + (i + 4) * COLUMNS, _mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
+        _mm256_storeu_ps(dst + i * columns, _mm256_permute2f128_ps(b[i], b[i + 4], 0x20));
+        _mm256_storeu_ps(dst + (i + 4) * columns, _mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
     }
+}
+
+void mn_transpose_avx2(const float *const *rows, int columns, int64_t n, float *dst)
+{
+    int64_t k = 0;
+    for (; k + 8 <= n; k += 8)
+        for (int j = 0; j < columns; j += 8)
+            transpose8(rows + j, k, columns, dst + k * columns + j);
+    for (; k < n; k++)
+        for (int j = 0; j < columns; j++)
+            dst[k * columns + j] = rows[j][k];
 }
 
 static void transpose(const float *const *rows, int64_t n, float *dst)
 {
-    int64_t k = 0;
-    for (; k + 8 <= n; k += 8) {
-        transpose8(rows, k, dst + k * COLUMNS);
-        transpose8(rows + 8, k, dst + k * COLUMNS + 8);
-    }
-    for (; k < n; k++)
-        for (int j = 0; j < COLUMNS; j++)
-            dst[k * COLUMNS + j] = rows[j][k];
+    mn_transpose_avx2(rows, COLUMNS, n, dst);
 }
 
 static void copy_whole(const float *src, int64_t ld, int64_t rows, float *dst)

@@ -67,12 +67,25 @@ const mn_gemm_kernels mn_gemm_portable = {ROWS, COLUMNS, wide, narrow, transpose
 const mn_gemm_kernels *mn_gemm_kernels_of(const mn_call *call)
 {
 #if defined(MINIM_AVX2)
+    if (call->cpu->kernels == MN_KERNELS_AVX512)
+        return &mn_gemm_avx512;
     if (call->cpu->kernels == MN_KERNELS_AVX2)
         return &mn_gemm_avx2;
 #else
     (void)call;
 #endif
     return &mn_gemm_portable;
+}
+
+const mn_gemm_kernels *mn_gemm_kernels_for(const mn_call *call, int64_t columns)
+{
+#if defined(MINIM_AVX2)
+    if (call->cpu->kernels == MN_KERNELS_AVX512 && columns <= mn_gemm_avx2.columns / 2)
+        return &mn_gemm_avx2;
+#else
+    (void)columns;
+#endif
+    return mn_gemm_kernels_of(call);
 }
 
 void mn_tile_run(const mn_gemm_kernels *kernels, const mn_tile *tile, int64_t columns)

@@ -4,7 +4,8 @@
 const mn_bodies *mn_bodies_of(const mn_call *call)
 {
 #if defined(MINIM_AVX2)
-    if (call->cpu->kernels == MN_KERNELS_AVX2)
+    /* Wider ones would gain nothing: memory is what they wait for. */
+    if (call->cpu->kernels >= MN_KERNELS_AVX2)
         return &mn_bodies_avx2;
 #else
     (void)call;
