@@ -1,6 +1,7 @@
-/* Speed of matrix products and convolutions: GFLOP/s of the layers of LeNet-5 and of a small CNN in
- * all passes and dtypes, beside the peak of a loop of multiply-adds measured in the same run.
- * Usage: gemm_conv [portable|avx2] [batch] [repeats] */
+/* Speed of matrix products and convolutions: GFLOP/s of the direct kernels in layers of LeNet-5, a
+ * small CNN and ResNets, in all passes and dtypes, beside the peak of a loop of multiply-adds
+ * measured in the same run; xR: Winograd's kernel, run in turns with the direct one, is R times as
+ * fast. Usage: gemm_conv [portable|avx2] [batch] [repeats] */
 #include "core/core.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
@@ -124,33 +125,59 @@ static void fill(mn_view *view, mn_dtype dtype, int ndim, const int64_t *shape)
     }
 }
 
-/* Best time of some runs of the call, in seconds. */
-static double time_call(const bench *b, mn_call *call, int threads, prepare_fn prepare, run_fn run)
+static int by_size(const void *a, const void *b)
 {
-    mn_cpu cpu = {b->set, mn_converters(b->set), b->workers[threads - 1], threads};
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median times, in seconds, of the direct kernel and of Winograd's, run in turns; the second is 0
+ * where the rule prefers the first. */
+static void time_call(const bench *b, mn_call *call, int threads, prepare_fn prepare, run_fn run,
+                      double median[2])
+{
+    mn_cpu cpu = {b->set, mn_converters(b->set), b->workers[threads - 1], threads, false};
     mn_fault fault = {0};
+    size_t bytes[2];
+    double *seconds = must(malloc(2 * (size_t)b->repeats * sizeof *seconds));
     call->cpu = &cpu;
     call->fault = &fault;
-    if (prepare(call, &call->plan, &call->workspace_bytes) != MN_OK ||
-        posix_memalign(&call->workspace, 64, call->workspace_bytes + 64) != 0)
+    for (int i = 0; i < 2; i++) {
+        cpu.winograd = i == 1;
+        if (prepare(call, &call->plan, &bytes[i]) != MN_OK)
+            must(NULL);
+    }
+    call->workspace_bytes = bytes[1];
+    if (posix_memalign(&call->workspace, 64, bytes[1] + 64) != 0)
         must(NULL);
-    run(call);
-    double best = 1e30;
-    for (int i = 0; i < b->repeats; i++) {
-        double start = now();
-        run(call);
-        double seconds = now() - start;
-        best = seconds < best ? seconds : best;
+    const int kinds = bytes[0] == bytes[1] ? 1 : 2;
+    for (int i = -1; i < b->repeats; i++)
+        for (int k = 0; k < kinds; k++) {
+            cpu.winograd = k == 1;
+            double start = now();
+            run(call);
+            if (i >= 0)
+                seconds[k * b->repeats + i] = now() - start;
+        }
+    for (int k = 0; k < kinds; k++) {
+        qsort(seconds + k * b->repeats, (size_t)b->repeats, sizeof *seconds, by_size);
+        median[k] = seconds[k * b->repeats + b->repeats / 2];
     }
     free(call->workspace);
-    return best;
+    free(seconds);
 }
 
 static void report(const bench *b, mn_call *call, double flops, prepare_fn prepare, run_fn run)
 {
     for (int threads = 1; threads <= MAX_THREADS; threads++) {
-        double rate = flops / time_call(b, call, threads, prepare, run) / 1e9;
+        double median[2] = {0, 0};
+        time_call(b, call, threads, prepare, run, median);
+        double rate = flops / median[0] / 1e9;
         printf(" %6.1f (%2.0f%%)", rate, 100 * rate / b->peak[threads - 1]);
+        if (median[1] > 0)
+            printf(" x%.2f", median[0] / median[1]);
+        else
+            printf("      ");
     }
     printf("\n");
     for (int i = 0; i < call->input_count; i++)
@@ -168,7 +195,10 @@ typedef struct conv_layer {
 static const conv_layer conv_layers[] = {
     {"5x5   1->6   28x28", 28, 1, 6, 5, 2},    {"5x5   6->16  14x14", 14, 6, 16, 5, 0},
     {"3x3   1->32  28x28", 28, 1, 32, 3, 1},   {"3x3  32->64  28x28", 28, 32, 64, 3, 1},
-    {"3x3  64->128 14x14", 14, 64, 128, 3, 1},
+    {"3x3  64->128 14x14", 14, 64, 128, 3, 1}, {"3x3  16->16  32x32", 32, 16, 16, 3, 1},
+    {"3x3  32->32  16x16", 16, 32, 32, 3, 1},  {"3x3  64->64   8x8 ", 8, 64, 64, 3, 1},
+    {"3x3  64->64  32x32", 32, 64, 64, 3, 1},  {"3x3 128->128 16x16", 16, 128, 128, 3, 1},
+    {"3x3 256->256  8x8 ", 8, 256, 256, 3, 1}, {"3x3 512->512  4x4 ", 4, 512, 512, 3, 1},
 };
 
 static void bench_conv(const bench *b, const conv_layer *l, mn_dtype dtype, int pass)
@@ -227,7 +257,7 @@ static void bench_linear(const bench *b, const linear_layer *l, mn_dtype dtype, 
 
 int main(int argc, char **argv)
 {
-    bench b = {.set = mn_cpu_best_kernels(), .batch = 64, .repeats = 7};
+    bench b = {.set = mn_cpu_best_kernels(), .batch = 64, .repeats = 9};
     if (argc > 1)
         b.set = strcmp(argv[1], "portable") == 0 ? MN_KERNELS_PORTABLE : MN_KERNELS_AVX2;
     if (argc > 2)

@@ -43,6 +43,23 @@ bool mn_conv_inside(const mn_conv_strips *strips, int64_t point, int64_t tap);
 void mn_conv_tile_exact(const mn_gemm_kernels *kernels, const mn_tile *tile,
                         bool (*inside)(const void *arg, int64_t i, int64_t k), const void *arg);
 
+/* Winograd's convolution: the image, or a gradient of the result, is cut into tiles of m x m
+ * results, lines of which are the strips. */
+typedef struct mn_winograd {
+    int64_t m, n;          /* results and points of a tile per axis; m = 0: not used */
+    mn_conv_strips strips; /* one line of tiles each; reaches over the edge to whole tiles */
+    int64_t across, lines; /* tiles of a line, lines of all images */
+    int64_t block, blocks; /* lines of a block, and how many there are */
+    int64_t tiles;         /* of a block */
+} mn_winograd;
+/* Says by a rule of shapes alone whether Winograd serves the convolution of these strips (whose
+ * fields from image to x are filled in) with so many results per pixel, and cuts. */
+mn_winograd mn_winograd_cut(const mn_call *call, const mn_conv_strips *strips, int64_t columns);
+/* Transforms a line of the image into points[xi * step + tile * channels + channel]. buffer holds
+ * n rows of the strip's width. */
+void mn_winograd_image(const mn_call *call, const mn_winograd *w, int64_t line, float *buffer,
+                       float *points, int64_t step);
+
 /* result[n, p, q, k] = bias[k] + sum over taps and channels of image and packed weights: the
  * forward pass, and each phase of the gradient of the input. The caller fills in the first part. */
 typedef struct mn_conv_gather mn_conv_gather;
@@ -61,7 +78,18 @@ struct mn_conv_gather {
     size_t offsets_at, start_at, packed_at, finite_at, scratch_at, c_at, scratch_bytes;
     size_t workspace_bytes;
     bool exact; /* weights that are not finite: padding must not meet them */
+
+    mn_winograd winograd;
+    int64_t group_panels, point_step; /* panels that are multiplied together */
+    bool shared;                      /* all points are made first: filters outgrow the cache */
+    size_t bias_at, filters_at, flags_at, points_at, privates_at;
+    size_t private_at, products_at, rows_at, private_bytes; /* per thread */
 };
+/* Sets the second part of the fields; makes room in the workspace if Winograd serves the call. */
+mn_status mn_winograd_plan(mn_conv_gather *gather);
+/* False: a result is not finite, which Winograd spreads over a tile, or its transforms overflowed;
+ * the result is to be made directly. */
+bool mn_winograd_run(mn_conv_gather *gather);
 mn_status mn_gather_plan(mn_conv_gather *gather);
 void mn_gather_run(mn_conv_gather *gather);
 
