@@ -101,16 +101,19 @@ static void winograd_mix(const mn_winograd_lines *l, const float *t, int row, in
                          const float *in, float *out)
 {
     const int rows = row == 3 ? l->points : 3, columns = row == 3 ? 3 : l->points;
-    for (int64_t i = 0; i < l->n; i += 8)
+    for (int64_t i = 0; i < l->n; i += 8) {
+        lanes sum[6];
         for (int r = 0; r < rows; r++) {
-            lanes sum = {0};
+            sum[r] = (lanes){0};
             for (int c = 0; c < columns; c++) {
                 lanes d;
                 lanes_load(&d, in + c * l->in_step + i);
-                sum += t[r * row + c * column] * d;
+                sum[r] += t[r * row + c * column] * d;
             }
-            lanes_store(out + r * l->out_step + i, &sum);
         }
+        for (int r = 0; r < rows; r++)
+            lanes_store(out + r * l->out_step + i, &sum[r]);
+    }
 }
 
 /* G w, and G^T u: filters are few beside pixels, and one loop serves both sizes. */

@@ -93,4 +93,30 @@ bool mn_winograd_run(mn_conv_gather *gather);
 mn_status mn_gather_plan(mn_conv_gather *gather);
 void mn_gather_run(mn_conv_gather *gather);
 
+/* The gradient of the weights: strips of images are dealt to leaves, and tasks are a leaf's part of
+ * some panels of output channels. */
+#define MN_WEIGHT_PANELS 4
+typedef struct mn_conv_weight {
+    const mn_call *call;
+    const mn_gemm_kernels *kernels;
+    mn_conv_strips strips; /* of x */
+    mn_matrix gradient;    /* a row is a pixel */
+    int64_t groups, depth; /* depth: (r, s, c) of one filter */
+    int64_t rows;          /* depth rounded up to whole tiles */
+    int64_t columns, panels, panel_blocks;
+    int64_t units, leaves; /* strips of all images */
+    size_t taps_at, pixels_at, partial_at, scratch_at, packed_at, scratch_bytes;
+    size_t workspace_bytes;
+
+    mn_winograd winograd;
+    int64_t point_step, gradient_step; /* floats of a block's points of one kind */
+    size_t offsets_at, flags_at, privates_at;
+    size_t points_at, gradients_at, sums_at, line_at, private_bytes; /* per thread */
+} mn_conv_weight;
+/* A leaf's sum of a panel, [rows][columns of a panel]. */
+float *mn_conv_partial(const mn_conv_weight *w, int64_t leaf, int64_t group, int64_t panel);
+/* As mn_winograd_plan and mn_winograd_run: makes the leaves' sums, and sets how many there are. */
+mn_status mn_winograd_weight_plan(mn_conv_weight *w);
+bool mn_winograd_weight_run(mn_conv_weight *w);
+
 #endif

@@ -24,15 +24,23 @@
 
 /* ---- cutting --------------------------------------------------------------------------------- */
 
+/* How many products fewer tiles of m x m results need, the part beyond the edge counted. */
+static double gain(const mn_conv_strips *s, int64_t m)
+{
+    const int64_t tiles = mn_ceil_div(s->y.points, m) * mn_ceil_div(s->x.points, m);
+    return 9.0 * (double)(s->y.points * s->x.points) / (double)((m + 2) * (m + 2) * tiles);
+}
+
 /* Results of a tile per axis, 0: the direct way is better. */
 static int64_t choose(const mn_conv_strips *s, int64_t columns)
 {
     const int64_t least = mn_min(s->channels, columns);
     const int64_t tiles2 = s->images * mn_ceil_div(s->y.points, 2) * mn_ceil_div(s->x.points, 2);
     const int64_t tiles4 = s->images * mn_ceil_div(s->y.points, 4) * mn_ceil_div(s->x.points, 4);
-    if (least >= 16 && tiles4 >= 64)
+    const double gain2 = gain(s, 2), gain4 = gain(s, 4);
+    if (least >= 16 && tiles4 >= 64 && gain4 >= 1.5 && gain4 >= gain2)
         return 4;
-    return least >= 32 && tiles2 >= 32 ? 2 : 0;
+    return least >= 32 && tiles2 >= 32 && gain2 >= 1.5 ? 2 : 0;
 }
 
 static bool suits(const mn_conv_axis *axis)
@@ -54,6 +62,7 @@ mn_winograd mn_winograd_cut(const mn_call *call, const mn_conv_strips *strips, i
     w.n = w.m + 2;
     w.strips = *strips;
     mn_conv_strips *s = &w.strips;
+    s->direct = false;
     s->rows = w.m;
     s->count = mn_ceil_div(s->y.points, w.m);
     w.across = mn_ceil_div(s->x.points, w.m);
