@@ -147,10 +147,10 @@ static void time_call(const bench *b, mn_call *call, int threads, prepare_fn pre
         if (prepare(call, &call->plan, &bytes[i]) != MN_OK)
             must(NULL);
     }
-    call->workspace_bytes = bytes[1];
-    if (posix_memalign(&call->workspace, 64, bytes[1] + 64) != 0)
+    call->workspace_bytes = bytes[bytes[1] > bytes[0]];
+    if (posix_memalign(&call->workspace, 64, call->workspace_bytes + 64) != 0)
         must(NULL);
-    const int kinds = bytes[0] == bytes[1] ? 1 : 2;
+    const int kinds = 2;
     for (int i = -1; i < b->repeats; i++)
         for (int k = 0; k < kinds; k++) {
             cpu.winograd = k == 1;

@@ -569,8 +569,8 @@ const mn_bodies MN_BODIES = {
     .winograd_image = {winograd2_image, winograd4_image},
     .winograd_result = {winograd2_result, winograd4_result},
     .winograd_gradient = {winograd2_gradient, winograd4_gradient},
-    .winograd_filter = winograd_filter,
-    .winograd_filter_gradient = winograd_filter_gradient,
+    .winograd_filter = {winograd2_filter, winograd4_filter},
+    .winograd_filter_gradient = {winograd2_filter_gradient, winograd4_filter_gradient},
 };
 
 #endif

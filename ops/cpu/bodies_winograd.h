@@ -33,9 +33,11 @@ static inline void lanes_store(float *to, const lanes *v)
 #define LOAD2                                                                                      \
     LOAD(0);                                                                                       \
     LOAD(1)
-#define LOAD4                                                                                      \
+#define LOAD3                                                                                      \
     LOAD2;                                                                                         \
-    LOAD(2);                                                                                       \
+    LOAD(2)
+#define LOAD4                                                                                      \
+    LOAD3;                                                                                         \
     LOAD(3)
 #define LOAD6                                                                                      \
     LOAD4;                                                                                         \
@@ -83,48 +85,22 @@ WINOGRAD(winograd4_gradient, LOAD4; const lanes e = d0 + SQUARE_A * d2;
          const lanes q = POINT_B * (d1 + SQUARE_B * d3); STORE(0, d0); STORE(1, e + o);
          STORE(2, e - o); STORE(3, f + q); STORE(4, f - q); STORE(5, d3))
 
-/* G of F(2, 3) and F(4, 3). */
-#define FACTOR_A (2 * SQUARE_A * (SQUARE_A - SQUARE_B))
-#define FACTOR_B (2 * SQUARE_B * (SQUARE_B - SQUARE_A))
-static const float winograd2_filter[4][3] = {
-    {1, 0, 0}, {0.5F, 0.5F, 0.5F}, {0.5F, -0.5F, 0.5F}, {0, 0, 1}};
-static const float winograd4_filter[6][3] = {
-    {1 / (SQUARE_A * SQUARE_B), 0, 0},
-    {1 / FACTOR_A, POINT_A / FACTOR_A, SQUARE_A / FACTOR_A},
-    {1 / FACTOR_A, -POINT_A / FACTOR_A, SQUARE_A / FACTOR_A},
-    {1 / FACTOR_B, POINT_B / FACTOR_B, SQUARE_B / FACTOR_B},
-    {1 / FACTOR_B, -POINT_B / FACTOR_B, SQUARE_B / FACTOR_B},
-    {0, 0, 1}};
-
-/* out[r] = sum over c of t[r row + c column] in[c] */
-static void winograd_mix(const mn_winograd_lines *l, const float *t, int row, int column,
-                         const float *in, float *out)
-{
-    const int rows = row == 3 ? l->points : 3, columns = row == 3 ? 3 : l->points;
-    for (int64_t i = 0; i < l->n; i += 8) {
-        lanes sum[6];
-        for (int r = 0; r < rows; r++) {
-            sum[r] = (lanes){0};
-            for (int c = 0; c < columns; c++) {
-                lanes d;
-                lanes_load(&d, in + c * l->in_step + i);
-                sum[r] += t[r * row + c * column] * d;
-            }
-        }
-        for (int r = 0; r < rows; r++)
-            lanes_store(out + r * l->out_step + i, &sum[r]);
-    }
-}
-
-/* G w, and G^T u: filters are few beside pixels, and one loop serves both sizes. */
-static void winograd_filter(const mn_winograd_lines *l, const float *in, float *out)
-{
-    winograd_mix(l, l->points == 6 ? *winograd4_filter : *winograd2_filter, 3, 1, in, out);
-}
-
-static void winograd_filter_gradient(const mn_winograd_lines *l, const float *in, float *out)
-{
-    winograd_mix(l, l->points == 6 ? *winograd4_filter : *winograd2_filter, 1, 3, in, out);
-}
+/* G w, and G^T u */
+#define HALF 0.5F
+#define ONE  (1 / (SQUARE_A * SQUARE_B))
+#define GA   (1 / (2 * SQUARE_A * (SQUARE_A - SQUARE_B)))
+#define GB   (1 / (2 * SQUARE_B * (SQUARE_B - SQUARE_A)))
+WINOGRAD(winograd2_filter, LOAD3; const lanes e = HALF * (d0 + d2); const lanes o = HALF * d1;
+         STORE(0, d0); STORE(1, e + o); STORE(2, e - o); STORE(3, d2))
+WINOGRAD(winograd4_filter, LOAD3; const lanes e = GA * (d0 + SQUARE_A * d2);
+         const lanes o = (GA * POINT_A) * d1; const lanes f = GB * (d0 + SQUARE_B * d2);
+         const lanes q = (GB * POINT_B) * d1; STORE(0, ONE *d0); STORE(1, e + o); STORE(2, e - o);
+         STORE(3, f + q); STORE(4, f - q); STORE(5, d2))
+WINOGRAD(winograd2_filter_gradient, LOAD4; const lanes a = HALF * (d1 + d2); STORE(0, d0 + a);
+         STORE(1, HALF *(d1 - d2)); STORE(2, a + d3))
+WINOGRAD(winograd4_filter_gradient, LOAD6; const lanes a = GA * (d1 + d2);
+         const lanes b = GA * (d1 - d2); const lanes c = GB * (d3 + d4);
+         const lanes e = GB * (d3 - d4); STORE(0, ONE *d0 + (a + c));
+         STORE(1, POINT_A *b + POINT_B * e); STORE(2, SQUARE_A *a + (SQUARE_B * c + d5)))
 
 #endif

@@ -51,7 +51,6 @@ typedef void mn_binary_body(size_t n, const float *a, const float *b, float *y);
 /* count rows of n elements (a multiple of 8), `next` apart; each is a column of vectors whose
  * entries lie `step` apart. in may be out, with the same steps. */
 typedef struct mn_winograd_lines {
-    int points; /* per axis of a transformed tile: 4 or 6 */
     int64_t n, count;
     int64_t in_step, out_step, in_next, out_next;
 } mn_winograd_lines;
@@ -135,10 +134,9 @@ typedef struct mn_bodies {
     /* x = one of the two bf16 numbers around x, of 8 elements a block. */
     void (*round_bf16)(size_t blocks, const mn_draw *draw, uint32_t first, float *x);
 
-    /* Transforms of Winograd's F(2, 3) and F(4, 3) along one axis; those of filters take one row
-     * and either size. */
+    /* Transforms of Winograd's F(2, 3) and F(4, 3) along one axis. */
     mn_winograd_body *winograd_image[2], *winograd_result[2], *winograd_gradient[2];
-    mn_winograd_body *winograd_filter, *winograd_filter_gradient;
+    mn_winograd_body *winograd_filter[2], *winograd_filter_gradient[2];
 } mn_bodies;
 
 extern const mn_bodies mn_bodies_portable;

@@ -81,9 +81,9 @@ struct mn_conv_gather {
 
     mn_winograd winograd;
     int64_t group_panels, point_step; /* panels that are multiplied together */
-    bool shared;                      /* all points are made first: filters outgrow the cache */
+    bool shared;                      /* all points are made first: filters are too many */
     size_t bias_at, filters_at, flags_at, points_at, privates_at;
-    size_t private_at, products_at, rows_at, private_bytes; /* per thread */
+    size_t private_at, products_at, rows_at, filter_at, private_bytes; /* per thread */
 };
 /* Sets the second part of the fields; makes room in the workspace if Winograd serves the call. */
 mn_status mn_winograd_plan(mn_conv_gather *gather);

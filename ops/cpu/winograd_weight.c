@@ -121,20 +121,19 @@ static void multiply(const mn_conv_weight *w, const block *b)
 static bool finish(const mn_conv_weight *w, const block *b, int64_t leaf)
 {
     const mn_bodies *bodies = mn_bodies_of(w->call);
+    mn_winograd_body *body = bodies->winograd_filter_gradient[w->winograd.m == 4];
     const int64_t n = w->winograd.n, panel_floats = sum_rows(w) * w->kernels->columns;
     const int64_t step = b->panels * panel_floats;
     const int64_t floats = w->strips.channels * w->kernels->columns;
     const mn_winograd_lines down = {
-        .points = (int)n, .n = n * step, .in_step = n * step, .out_step = n * step};
-    const mn_winograd_lines across = {
-        .points = (int)n, .n = floats, .in_step = step, .out_step = floats};
-    bodies->winograd_filter_gradient(&down, b->sums, b->sums);
+        .n = n * step, .count = 1, .in_step = n * step, .out_step = n * step};
+    const mn_winograd_lines across = {.n = floats, .count = 1, .in_step = step, .out_step = floats};
+    body(&down, b->sums, b->sums);
     bool finite = true;
     for (int64_t panel = 0; panel < b->panels; panel++) {
         float *partial = mn_conv_partial(w, leaf, 0, b->panel + panel);
         for (int64_t r = 0; r < 3; r++)
-            bodies->winograd_filter_gradient(&across, b->sums + r * n * step + panel * panel_floats,
-                                             partial + 3 * r * floats);
+            body(&across, b->sums + r * n * step + panel * panel_floats, partial + 3 * r * floats);
         finite = bodies->finite((size_t)(9 * floats), partial) && finite;
     }
     return finite;
