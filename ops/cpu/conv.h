@@ -53,8 +53,10 @@ typedef struct mn_winograd {
     int64_t tiles;         /* of a block */
 } mn_winograd;
 /* Says by a rule of shapes alone whether Winograd serves the convolution of these strips (whose
- * fields from image to x are filled in) with so many results per pixel, and cuts. */
-mn_winograd mn_winograd_cut(const mn_call *call, const mn_conv_strips *strips, int64_t columns);
+ * fields from image to x are filled in) with so many results per pixel, 4 x 4
+ * only for least4 tiles or more, and cuts. */
+mn_winograd mn_winograd_cut(const mn_call *call, const mn_conv_strips *strips, int64_t columns,
+                            int64_t least4);
 /* Transforms a line of the image into points[xi * step + tile * channels + channel]. buffer holds
  * n rows of the strip's width. */
 void mn_winograd_image(const mn_call *call, const mn_winograd *w, int64_t line, float *buffer,

@@ -17,6 +17,8 @@
 #define GROUP_PANELS 4
 /* Blocks that a call should have. */
 #define BLOCKS 8
+/* Tiles from which on F(4x4) pays for its filters. */
+#define F4_TILES 64
 /* Transformed filters larger than this would come from memory for each block. All points are made
  * first then, if they are not too many, and a task is a panel, whose filters it makes itself. */
 #define FILTER_FLOATS (INT64_C(4) << 20)
@@ -31,15 +33,16 @@ static double gain(const mn_conv_strips *s, int64_t m)
     return 9.0 * (double)(s->y.points * s->x.points) / (double)((m + 2) * (m + 2) * tiles);
 }
 
-/* Results of a tile per axis, 0: the direct way is better. Measured with bench_gemm_conv, batches
- * of 1 to 128 and 16 to 512 channels: what is chosen is 1.1 to 3.4 times as fast. */
-static int64_t choose(const mn_conv_strips *s, int64_t columns)
+/* Results of a tile per axis, 0: the direct way is better. F(4x4) wants at least4 tiles. Measured
+ * with bench_gemm_conv, batches of 1 to 128 and 16 to 512 channels: what is chosen is 1.1 to 3.4
+ * times as fast. */
+static int64_t choose(const mn_conv_strips *s, int64_t columns, int64_t least4)
 {
     const int64_t least = mn_min(s->channels, columns);
     const int64_t tiles2 = s->images * mn_ceil_div(s->y.points, 2) * mn_ceil_div(s->x.points, 2);
     const int64_t tiles4 = s->images * mn_ceil_div(s->y.points, 4) * mn_ceil_div(s->x.points, 4);
     const double gain2 = gain(s, 2), gain4 = gain(s, 4);
-    if (least >= 16 && tiles4 >= 64 && gain4 >= 1.5 && gain4 >= gain2)
+    if (least >= 16 && tiles4 >= least4 && gain4 >= 1.5 && gain4 >= gain2)
         return 4;
     return least >= 32 && tiles2 >= 128 && gain2 >= 1.5 ? 2 : 0;
 }
@@ -59,14 +62,15 @@ static void cut_blocks(mn_winograd *w, int64_t tiles, int64_t least)
     w->tiles = w->block * w->across;
 }
 
-mn_winograd mn_winograd_cut(const mn_call *call, const mn_conv_strips *strips, int64_t columns)
+mn_winograd mn_winograd_cut(const mn_call *call, const mn_conv_strips *strips, int64_t columns,
+                            int64_t least4)
 {
     mn_winograd w = {.m = 0};
     if (!call->cpu->winograd || !suits(&strips->y) || !suits(&strips->x) ||
         strips->channels != strips->group_channels || strips->channels % 16 != 0 ||
         columns % 16 != 0 || strips->images > INT64_MAX / strips->y.points / strips->x.points)
         return w;
-    w.m = choose(strips, columns);
+    w.m = choose(strips, columns, least4);
     if (w.m == 0)
         return w;
     w.n = w.m + 2;
@@ -121,7 +125,7 @@ static int64_t groups(const mn_conv_gather *g)
 mn_status mn_winograd_plan(mn_conv_gather *g)
 {
     mn_winograd *w = &g->winograd;
-    *w = mn_winograd_cut(g->call, &g->strips, g->columns);
+    *w = mn_winograd_cut(g->call, &g->strips, g->columns, F4_TILES);
     if (w->m == 0)
         return MN_OK;
     const int64_t width = g->kernels->columns, n2 = w->n * w->n, channels = w->strips.channels;
