@@ -14,8 +14,13 @@
 #define SQUARE_A (POINT_A * POINT_A)
 #define SQUARE_B (POINT_B * POINT_B)
 
-/* Compilers do not vectorise loops over so many rows that may overlap. */
-typedef float lanes __attribute__((vector_size(32)));
+/* One register: compilers do not vectorise loops over so many rows that may overlap. */
+#ifdef __AVX__
+#define LANES 8
+#else
+#define LANES 4
+#endif
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
 
 static inline void lanes_load(lanes *v, const float *from)
 {
@@ -53,7 +58,7 @@ static inline void lanes_store(float *to, const lanes *v)
     static void name(const mn_winograd_lines *l, const float *in, float *out)                      \
     {                                                                                              \
         for (int64_t row = 0; row < l->count; row++, in += l->in_next, out += l->out_next)         \
-            for (int64_t i = 0; i < l->n; i += 8) {                                                \
+            for (int64_t i = 0; i < l->n; i += LANES) {                                            \
                 const float *from = in + i;                                                        \
                 float *to = out + i;                                                               \
                 __VA_ARGS__;                                                                       \
