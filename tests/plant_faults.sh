@@ -10,7 +10,7 @@ source=$1
 only=${2:-}
 scaler="test_amp test_amp_state test_scaler_property"
 targets="$scaler test_amp_orders test_autocast test_optim test_optimizers test_autograd test_convert
-  test_train test_retry test_skips"
+  test_train test_retry test_skips test_winograd"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -143,6 +143,11 @@ found=$(failing $targets)
         'images + done * info->height' 'images + 0 * info->height' test_retry
     fault "growth taken for trouble" train/trainer.c \
         'scale > 1.0001 * s->scale' 'false' test_skips
+    # -- Winograd --
+    fault "what is not finite spreads" ops/cpu/winograd.c \
+        'if (!memchr(' 'if (true || !memchr(' test_winograd
+    fault "stores counted twice" ops/cpu/winograd.c \
+        'counts->stored = stored;' ';' test_winograd
     # -- conversion: the header that nearly all is made of, so last --
     fault "f16 conversion truncates" core/half.h \
         '+ 0xFFFU + (magnitude >> 13 & 1U)) >> 13' ') >> 13' test_convert test_autocast
