@@ -1,7 +1,9 @@
 /* Speed of matrix products and convolutions: GFLOP/s of the layers of LeNet-5 and of a small CNN in
  * all passes and dtypes, beside the peak of a loop of multiply-adds measured in the same run.
- * Kernel sets are timed in turns, so that what else the machine does slows all of them down. Usage:
- * gemm_conv [SET[,SET]] [batch] [repeats], with sets portable, avx2, avx512 */
+ * Two kernel sets are timed in turns, so that what else the machine does slows both down; xR: the
+ * second is R times as fast. Usage: gemm_conv [SET[,SET]] [batch] [repeats], with sets portable,
+ * avx2, avx512, each also as SET-direct: without Winograd's algorithm. Default: the best set
+ * without it and with it. */
 #include "bench/median.h"
 #include "core/core.h"
 #include "ops/kernels.h"
@@ -25,6 +27,7 @@ typedef void (*run_fn)(const mn_call *call);
 
 typedef struct bench {
     mn_kernel_set sets[MAX_SETS];
+    bool winograd[MAX_SETS];
     int set_count;
     mn_workers *workers[MAX_THREADS];
     int64_t batch;
@@ -179,7 +182,8 @@ static void time_call(const bench *b, mn_call *call, int threads, prepare_fn pre
     call->fault = &fault;
     for (int s = 0; s < b->set_count; s++) {
         timed *t = &all[s];
-        t->cpu = (mn_cpu){b->sets[s], mn_converters(b->sets[s]), b->workers[threads - 1], threads};
+        t->cpu = (mn_cpu){b->sets[s], mn_converters(b->sets[s]), b->workers[threads - 1], threads,
+                          b->winograd[s]};
         call->cpu = &t->cpu;
         if (prepare(call, &t->plan, &t->workspace_bytes) != MN_OK ||
             posix_memalign(&t->workspace, 64, t->workspace_bytes + 64) != 0)
@@ -222,10 +226,12 @@ typedef struct conv_layer {
 } conv_layer;
 
 static const conv_layer conv_layers[] = {
-    {"5x5   1->6   28x28", 28, 1, 6, 5, 2},     {"5x5   6->16  14x14", 14, 6, 16, 5, 0},
-    {"3x3   1->32  28x28", 28, 1, 32, 3, 1},    {"3x3  32->64  28x28", 28, 32, 64, 3, 1},
-    {"3x3  64->128 14x14", 14, 64, 128, 3, 1},  {"3x3  16->16  32x32", 32, 16, 16, 3, 1},
-    {"3x3 128->128 16x16", 16, 128, 128, 3, 1}, {"3x3 512->512   4x4", 4, 512, 512, 3, 1},
+    {"5x5   1->6   28x28", 28, 1, 6, 5, 2},    {"5x5   6->16  14x14", 14, 6, 16, 5, 0},
+    {"3x3   1->32  28x28", 28, 1, 32, 3, 1},   {"3x3  32->64  28x28", 28, 32, 64, 3, 1},
+    {"3x3  64->128 14x14", 14, 64, 128, 3, 1}, {"3x3  16->16  32x32", 32, 16, 16, 3, 1},
+    {"3x3  32->32  16x16", 16, 32, 32, 3, 1},  {"3x3  64->64   8x8 ", 8, 64, 64, 3, 1},
+    {"3x3  64->64  32x32", 32, 64, 64, 3, 1},  {"3x3 128->128 16x16", 16, 128, 128, 3, 1},
+    {"3x3 256->256  8x8 ", 8, 256, 256, 3, 1}, {"3x3 512->512  4x4 ", 4, 512, 512, 3, 1},
 };
 
 static void bench_conv(const bench *b, const conv_layer *l, mn_dtype dtype, int pass)
@@ -282,7 +288,7 @@ static void bench_linear(const bench *b, const linear_layer *l, mn_dtype dtype, 
            pass == 0 ? mn_cpu_linear : mn_cpu_matmul);
 }
 
-/* "SET" or "SET,SET"; false if there is no such set here. */
+/* "SET" or "SET,SET", each with "-direct" or without; false if there is no such set here. */
 static bool read_sets(bench *b, const char *text)
 {
     static const char *const names[] = {[MN_KERNELS_REFERENCE] = "reference",
@@ -290,15 +296,17 @@ static bool read_sets(bench *b, const char *text)
                                         [MN_KERNELS_AVX2] = "avx2",
                                         [MN_KERNELS_AVX512] = "avx512"};
     for (b->set_count = 0; *text != '\0'; b->set_count++) {
-        const size_t length = strcspn(text, ",");
+        const size_t length = strcspn(text, ","), name = strcspn(text, ",-");
+        const bool direct = length == name + 7 && strncmp(text + name, "-direct", 7) == 0;
         int set = MN_KERNELS_PORTABLE;
         while (set <= MN_KERNELS_AVX512 &&
-               (strlen(names[set]) != length || strncmp(names[set], text, length) != 0))
+               (strlen(names[set]) != name || strncmp(names[set], text, name) != 0))
             set++;
-        if (set > MN_KERNELS_AVX512 || b->set_count == MAX_SETS ||
+        if (set > MN_KERNELS_AVX512 || b->set_count == MAX_SETS || (length != name && !direct) ||
             !mn_cpu_has_kernels((mn_kernel_set)set))
             return false;
         b->sets[b->set_count] = (mn_kernel_set)set;
+        b->winograd[b->set_count] = !direct;
         text += length + (text[length] == ',');
     }
     return b->set_count > 0;
@@ -306,7 +314,9 @@ static bool read_sets(bench *b, const char *text)
 
 int main(int argc, char **argv)
 {
-    bench b = {.sets = {mn_cpu_best_kernels()}, .set_count = 1, .batch = 64, .repeats = 7};
+    const mn_kernel_set best = mn_cpu_best_kernels();
+    bench b = {
+        .sets = {best, best}, .winograd = {false, true}, .set_count = 2, .batch = 64, .repeats = 7};
     bool good = argc <= 1 || read_sets(&b, argv[1]);
     if (argc > 2)
         b.batch = strtol(argv[2], NULL, 10);

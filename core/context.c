@@ -69,6 +69,7 @@ mn_context_options mn_context_options_default(void)
         .device = "cpu",
         .kernels = MN_KERNELS_AUTO,
         .seed = 1,
+        .winograd = true,
     };
 }
 
@@ -129,6 +130,7 @@ static bool fill_context(mn_context *context, const mn_context_options *options)
     context->cpu.kernels = options->kernels;
     context->cpu.converters = mn_converters(options->kernels);
     context->cpu.threads = options->threads;
+    context->cpu.winograd = options->winograd;
     mn_cpu_describe(context->cpu_name, sizeof context->cpu_name, context->cpu_features,
                     sizeof context->cpu_features);
     if (!mn_scope_push(context))

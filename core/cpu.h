@@ -18,6 +18,7 @@ typedef struct mn_cpu {
     const mn_converter *converters; /* [MN_DTYPE_COUNT] */
     mn_workers *workers;
     int threads;
+    bool winograd;
 } mn_cpu;
 
 /* Best kernel set of this processor that this build holds, and whether it can run one. */

@@ -10,7 +10,7 @@ source=$1
 only=${2:-}
 scaler="test_amp test_amp_state test_scaler_property"
 targets="$scaler test_amp_orders test_autocast test_optim test_optimizers test_autograd test_convert
-  test_train test_retry test_skips test_rounding test_monitor test_monitor_steps
+  test_train test_retry test_skips test_winograd test_rounding test_monitor test_monitor_steps
   test_trace test_shadow test_op_check test_amp_cases test_amp_cases_autocast"
 
 work=$(mktemp -d)
@@ -193,6 +193,11 @@ found=$(failing $targets)
         'return x ? mismatch(c, x, text) : MN_OK;' 'return MN_OK;' test_op_check
     fault "any record counts" ops/table.c \
         'if (now[same] == record[same])' 'if (true)' test_op_check
+    # -- Winograd --
+    fault "what is not finite spreads" ops/cpu/winograd.c \
+        'if (!memchr(' 'if (true || !memchr(' test_winograd
+    fault "stores counted twice" ops/cpu/winograd.c \
+        'counts->stored = stored;' ';' test_winograd
     # -- conversion: the header that nearly all is made of, so last --
     fault "f16 conversion truncates" core/half.h \
         '+ 0xFFFU + (magnitude >> 13 & 1U)) >> 13' ') >> 13' test_convert test_autocast

@@ -251,7 +251,7 @@ mn_cpu mn_fixture_cpu(mn_kernel_set set, int pool)
     if (!pools[pool])
         pools[pool] = mn_workers_create(NULL, thread_counts[pool], NULL, NULL, NULL);
     ck_assert_ptr_nonnull(pools[pool]);
-    return (mn_cpu){set, mn_converters(set), pools[pool], thread_counts[pool]};
+    return (mn_cpu){set, mn_converters(set), pools[pool], thread_counts[pool], false};
 }
 
 void mn_fixture_check_set(fixture *f, const kernel *k, mn_kernel_set set)

@@ -209,7 +209,7 @@ static void run_all(mn_call *call, prepare_fn prepare, run_fn run, const expecte
         if (!mn_cpu_has_kernels(sets[s]))
             continue;
         for (size_t t = 0; t < COUNT(thread_counts); t++) {
-            mn_cpu cpu = {sets[s], mn_converters(sets[s]), workers[t], thread_counts[t]};
+            mn_cpu cpu = {sets[s], mn_converters(sets[s]), workers[t], thread_counts[t], false};
             call->cpu = &cpu;
             memset(result, 0xA5, bytes + CANARY);
             run_once(call, prepare, run);
@@ -533,7 +533,7 @@ END_TEST
 /* Shapes whose workspace cannot be counted are refused, not wrapped around. */
 START_TEST(test_overflow)
 {
-    mn_cpu cpu = {MN_KERNELS_PORTABLE, mn_converters(MN_KERNELS_PORTABLE), workers[0], 1};
+    mn_cpu cpu = {MN_KERNELS_PORTABLE, mn_converters(MN_KERNELS_PORTABLE), workers[0], 1, false};
     const int64_t big = INT64_C(1) << 60;
     mn_call call = {.input_count = 2, .output_count = 1, .cpu = &cpu};
     size_t bytes = 0;

@@ -68,6 +68,7 @@ static curve_run run_open(mn_dtype amp, mn_kernel_set kernels)
 {
     mn_context_options context = mn_context_options_default();
     context.kernels = kernels;
+    context.winograd = false;
     curve_run r = {.ctx = mn_context_create(&context, NULL)};
     r.net = mn_model_create(r.ctx, "lenet5", NULL);
     set_parameters(r.ctx, r.net);

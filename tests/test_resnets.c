@@ -313,7 +313,7 @@ START_TEST(load_gives_the_same_results)
 END_TEST
 
 /* Under no-grad three activations are alive beside the parameters: a block's input, and two of its
- * own. */
+ * own. Workspaces take less than one and a half of the widest more. */
 START_TEST(evaluation_frees_activations)
 {
     const uint64_t widest = 8ULL * 32 * 32 * 16 * 4;
@@ -326,7 +326,7 @@ START_TEST(evaluation_frees_activations)
     ck_assert_int_eq(mn_module_set_training(net, false), MN_OK);
     ck_assert(mn_module_forward(net, x) != NULL);
     mn_no_grad_end(ctx);
-    ck_assert_uint_le(mn_memory_stats_get(ctx).peak_bytes - before, 3 * widest + widest / 2);
+    ck_assert_uint_le(mn_memory_stats_get(ctx).peak_bytes - before, 4 * widest + widest / 2);
     mn_scope_end(ctx, scope);
     mn_module_free(net);
 }

@@ -43,6 +43,25 @@ bool mn_conv_inside(const mn_conv_strips *strips, int64_t point, int64_t tap);
 void mn_conv_tile_exact(const mn_gemm_kernels *kernels, const mn_tile *tile,
                         bool (*inside)(const void *arg, int64_t i, int64_t k), const void *arg);
 
+/* Winograd's convolution: the image, or a gradient of the result, is cut into tiles of m x m
+ * results, lines of which are the strips. */
+typedef struct mn_winograd {
+    int64_t m, n;          /* results and points of a tile per axis; m = 0: not used */
+    mn_conv_strips strips; /* one line of tiles each; reaches over the edge to whole tiles */
+    int64_t across, lines; /* tiles of a line, lines of all images */
+    int64_t block, blocks; /* lines of a block, and how many there are */
+    int64_t tiles;         /* of a block */
+} mn_winograd;
+/* Says by a rule of shapes alone whether Winograd serves the convolution of these strips (whose
+ * fields from image to x are filled in) with so many results per pixel, 4 x 4
+ * only for least4 tiles or more, and cuts. */
+mn_winograd mn_winograd_cut(const mn_call *call, const mn_conv_strips *strips, int64_t columns,
+                            int64_t least4, const mn_gemm_kernels **kernels);
+/* Transforms a line of the image into points[xi * step + tile * channels + channel]. buffer holds
+ * n rows of the strip's width. */
+void mn_winograd_image(const mn_call *call, const mn_winograd *w, int64_t line, float *buffer,
+                       float *points, int64_t step);
+
 /* result[n, p, q, k] = bias[k] + sum over taps and channels of image and packed weights: the
  * forward pass, and each phase of the gradient of the input. The caller fills in the first part. */
 typedef struct mn_conv_gather mn_conv_gather;
@@ -61,8 +80,47 @@ struct mn_conv_gather {
     size_t offsets_at, start_at, packed_at, finite_at, scratch_at, c_at, scratch_bytes;
     size_t workspace_bytes;
     bool exact; /* weights that are not finite: padding must not meet them */
+
+    mn_winograd winograd;
+    int64_t group_panels, point_step; /* panels that are multiplied together */
+    bool shared;                      /* all points are made first: filters are too many */
+    size_t bias_at, filters_at, flags_at, points_at, privates_at;
+    size_t private_at, products_at, rows_at, filter_at, private_bytes; /* per thread */
 };
+/* Sets the second part of the fields; makes room in the workspace if Winograd serves the call. */
+void mn_winograd_choose(mn_conv_gather *gather);
+mn_status mn_winograd_plan(mn_conv_gather *gather);
+/* False: a result is not finite, which Winograd spreads over a tile, or its transforms overflowed;
+ * the result is to be made directly. */
+bool mn_winograd_run(mn_conv_gather *gather);
 mn_status mn_gather_plan(mn_conv_gather *gather);
 void mn_gather_run(mn_conv_gather *gather);
+
+/* The gradient of the weights: strips of images are dealt to leaves, and tasks are a leaf's part of
+ * some panels of output channels. */
+#define MN_WEIGHT_PANELS 4
+typedef struct mn_conv_weight {
+    const mn_call *call;
+    const mn_gemm_kernels *kernels;
+    mn_conv_strips strips; /* of x */
+    mn_matrix gradient;    /* a row is a pixel */
+    int64_t groups, depth; /* depth: (r, s, c) of one filter */
+    int64_t rows;          /* depth rounded up to whole tiles */
+    int64_t columns, panels, panel_blocks;
+    int64_t units, leaves; /* strips of all images */
+    size_t taps_at, pixels_at, partial_at, scratch_at, packed_at, scratch_bytes;
+    size_t workspace_bytes;
+
+    mn_winograd winograd;
+    int64_t point_step, gradient_step; /* floats of a block's points of one kind */
+    size_t offsets_at, flags_at, privates_at;
+    size_t points_at, gradients_at, sums_at, line_at, private_bytes; /* per thread */
+} mn_conv_weight;
+/* A leaf's sum of a panel, [rows][columns of a panel]. */
+float *mn_conv_partial(const mn_conv_weight *w, int64_t leaf, int64_t group, int64_t panel);
+/* As mn_winograd_plan and mn_winograd_run: makes the leaves' sums, and sets how many there are. */
+void mn_winograd_weight_choose(mn_conv_weight *w);
+mn_status mn_winograd_weight_plan(mn_conv_weight *w);
+bool mn_winograd_weight_run(mn_conv_weight *w);
 
 #endif

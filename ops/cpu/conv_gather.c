@@ -33,6 +33,7 @@ mn_status mn_gather_plan(mn_conv_gather *g)
     g->workspace_bytes = 0;
     if (nothing_to_do(g))
         return MN_OK;
+    mn_winograd_choose(g);
     mn_conv_strips_cut(s);
     const int64_t width = g->kernels->columns;
     g->depth = s->y.taps * s->x.taps * g->strips.group_channels;
@@ -52,7 +53,7 @@ mn_status mn_gather_plan(mn_conv_gather *g)
     g->finite_at = mn_arena_take(&arena, 1, g->groups, g->panels, 1);
     g->scratch_at = mn_arena_take(&arena, scratch.bytes, mn_call_threads(g->call), 1, 1);
     g->workspace_bytes = arena.bytes;
-    return arena.ok ? MN_OK : MN_ERR_MEMORY;
+    return arena.ok ? mn_winograd_plan(g) : MN_ERR_MEMORY;
 }
 
 static float *packed(const mn_conv_gather *g, int64_t index)
@@ -192,7 +193,7 @@ static void fill_tables(const mn_conv_gather *g)
 
 void mn_gather_run(mn_conv_gather *g)
 {
-    if (nothing_to_do(g))
+    if (nothing_to_do(g) || (g->winograd.m > 0 && mn_winograd_run(g)))
         return;
     const int64_t panels = g->groups * g->panels;
     fill_tables(g);

@@ -8,26 +8,15 @@
 #define LEAVES 8
 /* Floats of all partial sums together; fewer leaves if they would be more. */
 #define LEAVES_FLOATS (INT64_C(8) << 20)
-/* Panels of output channels per task, and pixels that are summed at once. */
-#define TASK_PANELS  4
+/* Panels of output channels per task (conv.h), and pixels that are summed at once. */
+#define TASK_PANELS  MN_WEIGHT_PANELS
 #define BLOCK_PIXELS 160
 /* Filter elements that are narrowed at once. */
 #define REDUCE_CHUNK 64
 
 static const float zeros[MN_TILE_MAX_COLUMNS];
 
-typedef struct weight_grad {
-    const mn_call *call;
-    const mn_gemm_kernels *kernels;
-    mn_conv_strips strips; /* of x */
-    mn_matrix gradient;    /* a row is a pixel */
-    int64_t groups, depth; /* depth: (r, s, c) of one filter */
-    int64_t rows;          /* depth rounded up to whole tiles */
-    int64_t columns, panels, panel_blocks;
-    int64_t units, leaves; /* strips of all images */
-    size_t taps_at, pixels_at, partial_at, scratch_at, packed_at, scratch_bytes;
-    size_t workspace_bytes;
-} weight_grad;
+typedef mn_conv_weight weight_grad;
 
 /* Floats of one leaf's partial sum: [group][panel][rows][columns of a panel]. */
 static int64_t partial_floats(const weight_grad *w)
@@ -71,6 +60,8 @@ static mn_status plan(const mn_call *call, weight_grad *w)
         .groups = a->groups,
         .depth = dw->shape[1] * dw->shape[2] * dw->shape[3],
         .columns = dw->shape[0] / a->groups};
+    if (g->numel > 0)
+        mn_winograd_weight_choose(w);
     w->rows = mn_ceil_div(w->depth, w->kernels->rows) * w->kernels->rows;
     w->panels = mn_ceil_div(w->columns, w->kernels->columns);
     w->panel_blocks = mn_ceil_div(w->panels, TASK_PANELS);
@@ -85,10 +76,11 @@ static mn_status plan(const mn_call *call, weight_grad *w)
     w->units = w->strips.images * w->strips.count;
     w->leaves = mn_min(LEAVES, mn_max(LEAVES_FLOATS / partial_floats(w), 1));
     w->leaves = mn_min(w->leaves, w->units);
-    return lay_out(w);
+    MN_TRY(lay_out(w));
+    return mn_winograd_weight_plan(w);
 }
 
-static float *partial(const weight_grad *w, int64_t leaf, int64_t group, int64_t panel)
+float *mn_conv_partial(const mn_conv_weight *w, int64_t leaf, int64_t group, int64_t panel)
 {
     int64_t index = (leaf * w->groups + group) * w->panels + panel;
     return (float *)mn_workspace(w->call, w->partial_at) + index * w->rows * w->kernels->columns;
@@ -161,7 +153,7 @@ static void add_strip(const weight_grad *w, const strip *s, int64_t leaf, int64_
         for (int64_t p = 0; p < panels; p++)
             add_panel(w, s, s->origin + group * w->strips.group_channels,
                       s->packed + p * panel_floats, w->columns - column - p * width,
-                      partial(w, leaf, group, panel + p));
+                      mn_conv_partial(w, leaf, group, panel + p));
     }
 }
 
@@ -193,7 +185,7 @@ static void add_leaves(const weight_grad *w, int64_t group, int64_t panel, int64
     float sum[REDUCE_CHUNK * MN_TILE_MAX_COLUMNS];
     memset(sum, 0, (size_t)(n * width) * sizeof *sum);
     for (int64_t leaf = 0; leaf < w->leaves; leaf++) {
-        const float *src = partial(w, leaf, group, panel) + row * width;
+        const float *src = mn_conv_partial(w, leaf, group, panel) + row * width;
         for (int64_t i = 0; i < n * width; i++)
             sum[i] += src[i];
     }
@@ -255,7 +247,7 @@ void mn_cpu_conv2d_backward_weight(const mn_call *call)
     weight_grad w;
     if (plan(call, &w) != MN_OK)
         return;
-    if (w.leaves > 0) {
+    if (w.leaves > 0 && !(w.winograd.m > 0 && mn_winograd_weight_run(&w))) {
         fill_tables(&w);
         mn_call_parallel(call, w.leaves * w.panel_blocks, leaf_task, &w);
     }

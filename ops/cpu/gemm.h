@@ -45,6 +45,8 @@ void mn_transpose_avx2(const float *const *rows, int columns, int64_t n, float *
 const mn_gemm_kernels *mn_gemm_kernels_of(const mn_call *call);
 /* The table for products that many columns wide: narrow ones have no use for wide registers. */
 const mn_gemm_kernels *mn_gemm_kernels_for(const mn_call *call, int64_t columns);
+/* The widest table whose panels that many columns, a multiple of 16, fill. */
+const mn_gemm_kernels *mn_gemm_kernels_filled(const mn_call *call, int64_t columns);
 /* Runs the kernel that suits a panel with this many columns that matter. */
 void mn_tile_run(const mn_gemm_kernels *kernels, const mn_tile *tile, int64_t columns);
 

@@ -88,6 +88,18 @@ const mn_gemm_kernels *mn_gemm_kernels_for(const mn_call *call, int64_t columns)
     return mn_gemm_kernels_of(call);
 }
 
+const mn_gemm_kernels *mn_gemm_kernels_filled(const mn_call *call, int64_t columns)
+{
+    const mn_gemm_kernels *kernels = mn_gemm_kernels_of(call);
+#if defined(MINIM_AVX2)
+    if (columns % kernels->columns != 0)
+        return &mn_gemm_avx2;
+#else
+    (void)columns;
+#endif
+    return kernels;
+}
+
 void mn_tile_run(const mn_gemm_kernels *kernels, const mn_tile *tile, int64_t columns)
 {
     if (columns <= kernels->columns / 2)

@@ -1,0 +1,376 @@
+/* Winograd's convolution of 3x3 filters with stride 1, F(2x2, 3x3) and F(4x4, 3x3): the forward
+ * pass and the gradient of the input. Tiles of the image are transformed, multiplied by transformed
+ * filters (n x n matrix products over the channels) and transformed back. A sum over channels is
+ * one register's, in order; no sum depends on how tasks are cut.
+ *
+ * What is not finite spreads over a tile. Every result that sees such an element is itself not
+ * finite, and so is one whose transforms overflow (beyond 1e36 or so), so that results tell: if any
+ * is not finite the call is made again, directly. */
+#include "ops/cpu/conv.h"
+
+#include <string.h>
+
+/* Floats of a block's points: with the products of some panels they fit the second-level cache. */
+#define POINT_FLOATS (INT64_C(384) << 10)
+#define TILES_MIN    24
+#define TILES_MAX    48
+#define GROUP_PANELS 4
+/* Blocks that a call should have. */
+#define BLOCKS 8
+/* Tiles from which on F(4x4) pays for its filters. */
+#define F4_TILES 64
+/* Transformed filters larger than this would come from memory for each block. All points are made
+ * first then, if they are not too many, and a task is a panel, whose filters it makes itself. */
+#define FILTER_FLOATS (INT64_C(4) << 20)
+#define SHARED_FLOATS (INT64_C(16) << 20)
+
+/* ---- cutting --------------------------------------------------------------------------------- */
+
+/* How many products fewer tiles of m x m results need, the part beyond the edge counted. */
+static double gain(const mn_conv_strips *s, int64_t m)
+{
+    const int64_t tiles = mn_ceil_div(s->y.points, m) * mn_ceil_div(s->x.points, m);
+    return 9.0 * (double)(s->y.points * s->x.points) / (double)((m + 2) * (m + 2) * tiles);
+}
+
+/* Results of a tile per axis, 0: the direct way is better. F(4x4) wants at least4 tiles. Measured
+ * with bench_gemm_conv, batches of 1 to 128 and 16 to 512 channels: what is chosen is 1.1 to 3.4
+ * times as fast. */
+static int64_t choose(const mn_conv_strips *s, int64_t columns, int64_t least4)
+{
+    const int64_t least = mn_min(s->channels, columns);
+    const int64_t tiles2 = s->images * mn_ceil_div(s->y.points, 2) * mn_ceil_div(s->x.points, 2);
+    const int64_t tiles4 = s->images * mn_ceil_div(s->y.points, 4) * mn_ceil_div(s->x.points, 4);
+    const double gain2 = gain(s, 2), gain4 = gain(s, 4);
+    if (least >= 16 && tiles4 >= least4 && gain4 >= 1.5 && gain4 >= gain2)
+        return 4;
+    return least >= 32 && tiles2 >= 128 && gain2 >= 1.5 ? 2 : 0;
+}
+
+static bool suits(const mn_conv_axis *axis)
+{
+    return axis->taps == 3 && axis->step == 1 && axis->delta * axis->delta == 1 &&
+           axis->out_step == 1 && axis->points > 0;
+}
+
+/* Cuts lines into at least `least` blocks, if there are as many, of about so many tiles. */
+static void cut_blocks(mn_winograd *w, int64_t tiles, int64_t least)
+{
+    tiles = mn_min(mn_max(tiles, TILES_MIN), TILES_MAX);
+    w->block = mn_max(mn_min(tiles / w->across, w->lines / least), 1);
+    w->blocks = mn_ceil_div(w->lines, w->block);
+    w->tiles = w->block * w->across;
+}
+
+mn_winograd mn_winograd_cut(const mn_call *call, const mn_conv_strips *strips, int64_t columns,
+                            int64_t least4, const mn_gemm_kernels **kernels)
+{
+    mn_winograd w = {.m = 0};
+    if (!call->cpu->winograd || !suits(&strips->y) || !suits(&strips->x) ||
+        strips->channels != strips->group_channels || strips->channels % 16 != 0 ||
+        columns % 16 != 0 || strips->images > INT64_MAX / strips->y.points / strips->x.points)
+        return w;
+    w.m = choose(strips, columns, least4);
+    if (w.m == 0)
+        return w;
+    *kernels = mn_gemm_kernels_filled(call, columns);
+    w.n = w.m + 2;
+    w.strips = *strips;
+    mn_conv_strips *s = &w.strips;
+    s->direct = false;
+    s->rows = w.m;
+    s->count = mn_ceil_div(s->y.points, w.m);
+    w.across = mn_ceil_div(s->x.points, w.m);
+    w.lines = s->images * s->count;
+    s->y.points = s->count * w.m;
+    s->x.points = w.across * w.m;
+    s->height = w.n;
+    s->width = s->x.points + 2;
+    cut_blocks(&w, POINT_FLOATS / (w.n * w.n * s->channels), BLOCKS);
+    return w;
+}
+
+void mn_winograd_image(const mn_call *call, const mn_winograd *w, int64_t line, float *buffer,
+                       float *points, int64_t step)
+{
+    const mn_conv_strips *s = &w->strips;
+    mn_winograd_body *body = mn_bodies_of(call)->winograd_image[w->m == 4];
+    const int64_t row = s->width * s->channels;
+    mn_conv_strip_load(s, line / s->count, line % s->count * w->m, buffer);
+    body(&(mn_winograd_lines){.n = row, .count = 1, .in_step = row, .out_step = row}, buffer,
+         buffer);
+    const mn_winograd_lines across = {.n = s->channels,
+                                      .count = w->across,
+                                      .in_step = s->channels,
+                                      .out_step = step,
+                                      .in_next = w->m * s->channels,
+                                      .out_next = s->channels};
+    for (int64_t i = 0; i < w->n; i++)
+        body(&across, buffer + i * row, points + i * w->n * step);
+}
+
+/* ---- plan ------------------------------------------------------------------------------------ */
+
+static int64_t product_step(const mn_conv_gather *g)
+{
+    const int64_t rows = g->kernels->rows;
+    /* Not a multiple of a page: those meet in the same place of the cache. */
+    return mn_ceil_div(g->winograd.tiles, rows) * rows * g->group_panels * g->kernels->columns + 16;
+}
+
+static int64_t groups(const mn_conv_gather *g)
+{
+    return mn_ceil_div(g->panels, g->group_panels);
+}
+
+void mn_winograd_choose(mn_conv_gather *g)
+{
+    g->winograd = mn_winograd_cut(g->call, &g->strips, g->columns, F4_TILES, &g->kernels);
+}
+
+mn_status mn_winograd_plan(mn_conv_gather *g)
+{
+    mn_winograd *w = &g->winograd;
+    if (w->m == 0)
+        return MN_OK;
+    const int64_t width = g->kernels->columns, n2 = w->n * w->n, channels = w->strips.channels;
+    const int64_t filter = channels * width;
+    const double filters = (double)n2 * (double)(g->panels * filter);
+    const double points = (double)n2 * (double)channels * (double)(w->lines * w->across);
+    g->shared = filters > (double)FILTER_FLOATS && points <= (double)SHARED_FLOATS;
+    if (g->shared)
+        cut_blocks(w, TILES_MAX, 1);
+    g->point_step = w->tiles * channels + 16;
+    g->group_panels = g->shared ? 1 : mn_min(GROUP_PANELS, g->panels);
+    /* Per thread: filters being transformed, or a line of the image, products and results. */
+    mn_arena packing = {0, true}, scratch = {0, true};
+    mn_arena_take(&packing, sizeof(float) * (size_t)width, channels, 9 + 3 * w->n, 1);
+    mn_arena_take(&scratch, sizeof(float), w->n, w->strips.width, channels);
+    g->private_at = mn_arena_take(&scratch, sizeof(float), g->shared ? 0 : n2, g->point_step, 1);
+    g->products_at = mn_arena_take(&scratch, sizeof(float), n2, product_step(g), 1);
+    g->rows_at =
+        mn_arena_take(&scratch, sizeof(float) * (size_t)width, g->group_panels, w->m, w->across);
+    scratch.bytes = packing.bytes > scratch.bytes ? packing.bytes : scratch.bytes;
+    g->filter_at =
+        mn_arena_take(&scratch, sizeof(float) * (size_t)n2, g->shared ? 1 : 0, filter, 1);
+    g->private_bytes = scratch.bytes;
+    mn_arena arena = {0, packing.ok && scratch.ok};
+    mn_arena_take(&arena, sizeof(ptrdiff_t), channels, 1, 1);
+    g->bias_at = mn_arena_take(&arena, sizeof(float), g->bias ? g->columns : 0, 1, 1);
+    g->filters_at =
+        mn_arena_take(&arena, sizeof(float) * (size_t)n2, g->shared ? 0 : g->panels, filter, 1);
+    g->flags_at = mn_arena_take(&arena, 1, w->blocks, groups(g), 1);
+    g->points_at = mn_arena_take(&arena, sizeof(float) * (size_t)n2, g->shared ? w->blocks : 0,
+                                 g->point_step, 1);
+    g->privates_at = mn_arena_take(&arena, g->private_bytes, mn_call_threads(g->call), 1, 1);
+    g->workspace_bytes = arena.bytes > g->workspace_bytes ? arena.bytes : g->workspace_bytes;
+    return arena.ok ? MN_OK : MN_ERR_MEMORY;
+}
+
+/* ---- filters --------------------------------------------------------------------------------- */
+
+static float *private(const mn_conv_gather *g, int slot, size_t at)
+{
+    return mn_workspace(g->call, g->privates_at + (size_t)slot * g->private_bytes + at);
+}
+
+static float *filter_of(const mn_conv_gather *g, int64_t panel, int slot)
+{
+    const int64_t n2 = g->winograd.n * g->winograd.n;
+    if (g->shared)
+        return private(g, slot, g->filter_at);
+    return (float *)mn_workspace(g->call, g->filters_at) +
+           panel * n2 * g->winograd.strips.channels * g->kernels->columns;
+}
+
+/* A panel [row tap][column tap][channel][column], which the gradient of the input walks through
+ * backwards, becomes [xi][channel][column]. */
+static void filter_task(void *arg, int64_t panel, int slot)
+{
+    const mn_conv_gather *g = arg;
+    const int64_t n = g->winograd.n, floats = g->winograd.strips.channels * g->kernels->columns;
+    mn_winograd_body *body = mn_bodies_of(g->call)->winograd_filter[n == 6];
+    float *taps = private(g, slot, 0), *half = taps + 9 * floats;
+    float *filter = filter_of(g, panel, slot);
+    const int64_t y = g->strips.y.delta, x = g->strips.x.delta;
+    g->pack(g, 0, panel, taps);
+    const mn_winograd_lines down = {
+        .n = 3 * floats, .count = 1, .in_step = 3 * y * floats, .out_step = 3 * floats};
+    body(&down, taps + (y < 0 ? 6 * floats : 0), half);
+    const mn_winograd_lines across = {
+        .n = floats, .count = 1, .in_step = x * floats, .out_step = floats};
+    for (int64_t i = 0; i < n; i++)
+        body(&across, half + (3 * i + (x < 0 ? 2 : 0)) * floats, filter + i * n * floats);
+}
+
+/* ---- products and results -------------------------------------------------------------------- */
+
+/* Some lines of tiles, times some panels of filters. */
+typedef struct block {
+    int64_t line, lines, tiles;
+    int64_t panel, columns;
+    int slot;
+    float *points, *products, *rows;
+} block;
+
+static void multiply(const mn_conv_gather *g, const block *b)
+{
+    static const float zeros[MN_TILE_MAX_COLUMNS];
+    const int64_t rows = g->kernels->rows, width = g->kernels->columns;
+    const int64_t n2 = g->winograd.n * g->winograd.n, channels = g->winograd.strips.channels;
+    const float *filters = filter_of(g, b->panel, b->slot);
+    mn_tile tile = {
+        .depth = channels, .offsets = mn_workspace(g->call, 0), .start = zeros, .ldc = b->columns};
+    for (int64_t xi = 0; xi < n2; xi++) {
+        const float *points = b->points + xi * g->point_step;
+        for (int64_t column = 0; column < b->columns; column += width) {
+            tile.b = filters + (column / width * n2 + xi) * channels * width;
+            for (int64_t t = 0; t < b->tiles; t += rows) {
+                for (int64_t i = 0; i < rows; i++)
+                    tile.a[i] = points + mn_min(t + i, b->tiles - 1) * channels;
+                tile.c = b->products + xi * product_step(g) + t * b->columns + column;
+                g->kernels->wide(&tile);
+            }
+        }
+    }
+}
+
+/* Adds the bias to a row of pixels and narrows it to its place; false: not finite. */
+static bool store_row(const mn_conv_gather *g, const block *b, int64_t at, float *row)
+{
+    const int64_t pixels = g->strips.x.points, n = b->columns;
+    const mn_bodies *bodies = mn_bodies_of(g->call);
+    const mn_view *y = &g->call->out[0];
+    const int64_t first = b->panel * g->kernels->columns;
+    if (g->bias) {
+        const float *bias = (float *)mn_workspace(g->call, g->bias_at) + first;
+        for (int64_t q = 0; q < pixels; q++)
+            bodies->accumulate((size_t)n, row + q * n, bias);
+    }
+    if (n == g->columns)
+        mn_row_store(g->call, y, at * n, pixels * n, row);
+    else
+        for (int64_t q = 0; q < pixels; q++)
+            mn_row_store(g->call, y, (at + q) * g->columns + first, n, row + q * n);
+    return bodies->finite((size_t)(pixels * n), row);
+}
+
+/* Results of the block's products, line by line; false: one is not finite. */
+static bool finish(const mn_conv_gather *g, const block *b)
+{
+    const mn_winograd *w = &g->winograd;
+    mn_winograd_body *body = mn_bodies_of(g->call)->winograd_result[w->m == 4];
+    const int64_t step = product_step(g);
+    const mn_winograd_lines down = {.n = b->tiles * b->columns,
+                                    .count = w->n,
+                                    .in_step = w->n * step,
+                                    .out_step = w->n * step,
+                                    .in_next = step,
+                                    .out_next = step};
+    body(&down, b->products, b->products);
+    const mn_winograd_lines across = {.n = b->columns,
+                                      .count = w->across,
+                                      .in_step = step,
+                                      .out_step = b->columns,
+                                      .in_next = b->columns,
+                                      .out_next = w->m * b->columns};
+    bool finite = true;
+    for (int64_t line = 0; line < b->lines; line++) {
+        const int64_t image = (b->line + line) / w->strips.count;
+        const int64_t p = (b->line + line) % w->strips.count * w->m;
+        for (int64_t i = 0; i < mn_min(w->m, g->strips.y.points - p); i++) {
+            body(&across, b->products + i * w->n * step + line * w->across * b->columns, b->rows);
+            finite = store_row(g, b, (image * g->strips.y.points + p + i) * g->strips.x.points,
+                               b->rows) &&
+                     finite;
+        }
+    }
+    return finite;
+}
+
+/* ---- tasks ----------------------------------------------------------------------------------- */
+
+static block block_of(const mn_conv_gather *g, int64_t index, int slot)
+{
+    const mn_winograd *w = &g->winograd;
+    block b = {.line = index * w->block,
+               .slot = slot,
+               .products = private(g, slot, g->products_at),
+               .rows = private(g, slot, g->rows_at)};
+    b.lines = mn_min(w->block, w->lines - b.line);
+    b.tiles = b.lines * w->across;
+    b.points = g->shared ? (float *)mn_workspace(g->call, g->points_at) +
+                               index * w->n * w->n * g->point_step
+                         : private(g, slot, g->private_at);
+    return b;
+}
+
+static void transform(const mn_conv_gather *g, const block *b)
+{
+    const mn_winograd *w = &g->winograd;
+    for (int64_t line = 0; line < b->lines; line++)
+        mn_winograd_image(g->call, w, b->line + line, private(g, b->slot, 0),
+                          b->points + line * w->across * w->strips.channels, g->point_step);
+}
+
+static void transform_task(void *arg, int64_t index, int slot)
+{
+    const block b = block_of(arg, index, slot);
+    transform(arg, &b);
+}
+
+static void multiply_group(const mn_conv_gather *g, block *b, int64_t group, int64_t index)
+{
+    unsigned char *flags = mn_workspace(g->call, g->flags_at);
+    b->panel = group * g->group_panels;
+    b->columns = mn_min(g->group_panels, g->panels - b->panel) * g->kernels->columns;
+    multiply(g, b);
+    flags[index * groups(g) + group] = finish(g, b);
+}
+
+static void panel_task(void *arg, int64_t panel, int slot)
+{
+    const mn_conv_gather *g = arg;
+    filter_task(arg, panel, slot);
+    for (int64_t index = 0; index < g->winograd.blocks; index++) {
+        block b = block_of(g, index, slot);
+        multiply_group(g, &b, panel, index);
+    }
+}
+
+static void block_task(void *arg, int64_t index, int slot)
+{
+    const mn_conv_gather *g = arg;
+    block b = block_of(g, index, slot);
+    transform(g, &b);
+    for (int64_t group = 0; group < groups(g); group++)
+        multiply_group(g, &b, group, index);
+}
+
+bool mn_winograd_run(mn_conv_gather *g)
+{
+    const mn_winograd *w = &g->winograd;
+    mn_store_counts *counts = g->call->stores;
+    const uint64_t stored = counts ? counts->stored : 0, lost = counts ? counts->lost : 0;
+    ptrdiff_t *offsets = mn_workspace(g->call, 0);
+    for (int64_t c = 0; c < w->strips.channels; c++)
+        offsets[c] = (ptrdiff_t)c;
+    if (g->bias) {
+        const mn_matrix bias = {g->call, g->bias, g->columns};
+        mn_matrix_copy(&bias, 0, 0, g->columns, mn_workspace(g->call, g->bias_at));
+    }
+    if (g->shared) {
+        mn_call_parallel(g->call, w->blocks, transform_task, g);
+        mn_call_parallel(g->call, g->panels, panel_task, g);
+    } else {
+        mn_call_parallel(g->call, g->panels, filter_task, g);
+        mn_call_parallel(g->call, w->blocks, block_task, g);
+    }
+    if (!memchr(mn_workspace(g->call, g->flags_at), 0, (size_t)(w->blocks * groups(g))))
+        return true;
+    if (counts) { /* the stores will be made again */
+        counts->stored = stored;
+        counts->lost = lost;
+    }
+    return false;
+}
