@@ -114,10 +114,10 @@ static const fault faults[] = {
     {0x1p127, 0.5F, "fc.weight", 60, MN_OVERFLOW_BACKWARD, "", "scaler_scale", "", MN_FORWARD,
      MN_F32, "a lower loss scale"},
     {1024, NAN, NULL, 0, MN_OVERFLOW_INPUT, "conv", "cast", "", MN_FORWARD, MN_F16, "the data?"},
-    {1024, 0.5F, "fc.weight", INFINITY, MN_OVERFLOW_INPUT, "fc", "cast", "fc.weight", MN_FORWARD,
-     MN_F16, "not finite before: fc.weight"},
-    {1024, 0.5F, "bn.weight", NAN, MN_OVERFLOW_INPUT, "bn", "batch_norm", "bn.weight", MN_FORWARD,
-     MN_F16, "bn.weight"},
+    {1024, 0.5F, "fc.weight", (double)INFINITY, MN_OVERFLOW_INPUT, "fc", "cast", "fc.weight",
+     MN_FORWARD, MN_F16, "not finite before: fc.weight"},
+    {1024, 0.5F, "bn.weight", (double)NAN, MN_OVERFLOW_INPUT, "bn", "batch_norm", "bn.weight",
+     MN_FORWARD, MN_F16, "bn.weight"},
 };
 enum { FAULTS = (int)(sizeof faults / sizeof *faults) };
 
