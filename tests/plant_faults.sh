@@ -150,7 +150,7 @@ found=$(failing $targets)
         test_retry
     # -- what runs where --
     fault "an overridden rule not heeded" amp/autocast.c \
-        'choice.rule = autocast->rules[i];' ';' test_autocast test_trace
+        '*overridden ? autocast->rules[op - mn_ops] : op->rule' 'op->rule' test_autocast test_trace
     fault "what is written in place cast" amp/autocast.c \
         'if (mutated || op->outputs == 0 ||' 'if (' test_autocast test_amp_orders
     fault "override not traced" amp/trace.c \
