@@ -221,7 +221,7 @@ static bool near(const problem *p, const double *a, const double *b)
         if (isfinite(a[i]) && fabs(a[i]) > largest)
             largest = fabs(a[i]);
     for (int64_t i = 0; i < p->counts[2] && same; i++)
-        same = isfinite(a[i]) ? fabs(a[i] - b[i]) <= 1e-2 * largest : !isfinite(b[i]);
+        same = isfinite(a[i]) ? fabs(a[i] - b[i]) <= 2e-3 * largest : !isfinite(b[i]);
     return same;
 }
 
