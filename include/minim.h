@@ -218,7 +218,7 @@ typedef struct mn_context_info {
     const char *device;   /* "cpu" or "cpu-deferred" */
     const char *cpu;      /* processor's name */
     const char *features; /* such as "avx2 fma f16c avx512f" */
-    const char *kernels;  /* kernel set chosen: "reference", "portable", "avx2" */
+    const char *kernels;  /* kernel set chosen: "reference", "portable", "avx2", "avx512" */
     int threads;
     const char *compiler; /* that built the library */
 } mn_context_info;
