@@ -33,7 +33,7 @@
               back, ref, ref_dtypes, prep, cpu, cpu_dtypes, attrs, text)                           \
     [MN_OP_##op] = {                                                                               \
         .size = sizeof(mn_op),                                                                     \
-        .name = #op,                                                                               \
+        .name = &("mn_" #op)[3], /* also the tail of its public function's name */                 \
         .summary = text,                                                                           \
         .min_inputs = least,                                                                       \
         .max_inputs = most,                                                                        \
@@ -65,12 +65,6 @@ _Static_assert(sizeof mn_ops / sizeof mn_ops[0] == MN_OP_COUNT, "one row per op"
               ref, ref_dtypes, ...)                                                                \
     [MN_OP_##op] = BITS_##ref_dtypes,
 static const uint32_t reference_dtypes[] = {
-#include "ops/ops.def"
-};
-#undef MN_OP
-
-#define MN_OP(op, ...) [MN_OP_##op] = "mn_" #op,
-static const char *const own_functions[] = {
 #include "ops/ops.def"
 };
 #undef MN_OP
@@ -112,7 +106,7 @@ static const char *functions_of(int op)
     for (size_t i = 0; i < sizeof other_functions / sizeof *other_functions; i++)
         if (other_functions[i].op == (mn_op_id)op)
             return other_functions[i].functions;
-    return strstr(mn_ops[op].name, "_backward") ? "" : own_functions[op];
+    return strstr(mn_ops[op].name, "_backward") ? "" : mn_ops[op].name - 3;
 }
 
 static const char *const rule_names[] = {
