@@ -8,16 +8,11 @@
 #include "core/philox.h"
 #include "ops/cpu/bodies_loss.h"
 #include "ops/cpu/bodies_elementwise.h"
+#include "ops/cpu/bodies_pool.h"
 #include "ops/cpu/bodies_winograd.h"
 #include "ops/cpu/body_table.h"
 
 #include <math.h>
-
-/* g where mask is 1, else 0: by bits, since selects of floats become jumps without blends. */
-static inline float masked(uint32_t mask, float g)
-{
-    return mn_f32_from_bits(mn_pick(mask, mn_f32_bits(g), 0));
-}
 
 /* ---- elementwise ----------------------------------------------------------------------------- */
 
@@ -242,138 +237,6 @@ static void body_scaled_exp(size_t n, const float *restrict x, float lse, float 
 {
     for (size_t i = 0; i < n; i++)
         y[i] = mn_expf(x[i] - lse) * factor;
-}
-
-/* ---- pooling --------------------------------------------------------------------------------- */
-
-/* The larger one; NaN wins. */
-static inline float larger(float a, float b)
-{
-    float known = b <= a ? a : b;
-    return a != a ? a : known;
-}
-
-/* Rows of channels are often too short to be worth a vector of eight: 6 of them are a vector of
- * four, which `count` being a constant makes of a loop, and two more. */
-static inline __attribute__((always_inline)) void pool_pixel(size_t count, size_t channels,
-                                                             const float *restrict top,
-                                                             const float *restrict bottom,
-                                                             float *restrict y)
-{
-    for (size_t c = 0; c < count; c++)
-        y[c] = larger(larger(top[c], top[channels + c]), larger(bottom[c], bottom[channels + c]));
-}
-
-static void body_pool2x2(size_t n, size_t channels, const float *restrict top,
-                         const float *restrict bottom, float *restrict y)
-{
-    if (channels == 1) {
-        for (size_t q = 0; q < n; q++)
-            y[q] = larger(larger(top[2 * q], top[2 * q + 1]),
-                          larger(bottom[2 * q], bottom[2 * q + 1]));
-        return;
-    }
-    const size_t eights = channels & ~(size_t)7, fours = channels & ~(size_t)3;
-    for (size_t q = 0; q < n; q++, top += 2 * channels, bottom += 2 * channels, y += channels) {
-        pool_pixel(eights, channels, top, bottom, y);
-        if (fours > eights)
-            pool_pixel(4, channels, top + eights, bottom + eights, y + eights);
-        pool_pixel(channels & 3, channels, top + fours, bottom + fours, y + fours);
-    }
-}
-
-/* 1 if b, later in the window, takes the maximum over from a. */
-static inline uint32_t takes_over(float a, float b)
-{
-    return (uint32_t)(a == a) & (uint32_t) !(b <= a);
-}
-
-/* Number of each window's first largest pixel: 0 and 1 in the top row, 2 and 3 below. `step` is the
- * distance from window to window. */
-static inline void find_largest(size_t n, size_t step, const float *const restrict pixel[4],
-                                uint32_t *restrict winner)
-{
-    const float *a = pixel[0], *b = pixel[1], *d = pixel[2], *e = pixel[3];
-    for (size_t i = 0; i < n; i++) {
-        size_t j = i * step;
-        uint32_t below = takes_over(larger(a[j], b[j]), larger(d[j], e[j]));
-        winner[i] = mn_pick(below, 2 + takes_over(d[j], e[j]), takes_over(a[j], b[j]));
-    }
-}
-
-static inline void give_to_winner(size_t n, size_t step, const float *restrict g,
-                                  const uint32_t *restrict winner, uint32_t number,
-                                  float *restrict dx)
-{
-    for (size_t i = 0; i < n; i++)
-        dx[i * step] = masked((uint32_t)(winner[i] == number), g[i]);
-}
-
-/* One row of windows of one channel, or `n` channels of a window from the `at`-th element on. */
-static inline __attribute__((always_inline)) void pool_back(size_t n, size_t step, size_t channels,
-                                                            size_t at, const float *g,
-                                                            const float *const rows[2],
-                                                            float *const dx[2])
-{
-    uint32_t winner[MN_POOL_LIMIT];
-    const float *top = rows[0] + at, *bottom = rows[1] + at;
-    const float *const pixel[4] = {top, top + channels, bottom, bottom + channels};
-    find_largest(n, step, pixel, winner);
-    for (uint32_t i = 0; i < 4; i++)
-        give_to_winner(n, step, g, winner, i, dx[i / 2] + at + (i & 1) * channels);
-}
-
-static void body_pool2x2_backward(size_t n, size_t channels, const float *g, const float *rows[2],
-                                  float *dx[2])
-{
-    const size_t eights = channels & ~(size_t)7, fours = channels & ~(size_t)3;
-    if (channels == 1) {
-        pool_back(n, 2, 1, 0, g, rows, dx);
-        return;
-    }
-    for (size_t q = 0; q < n; q++, g += channels) {
-        const size_t at = 2 * q * channels;
-        pool_back(eights, 1, channels, at, g, rows, dx);
-        if (fours > eights)
-            pool_back(4, 1, channels, at + eights, g + eights, rows, dx);
-        pool_back(channels & 3, 1, channels, at + fours, g + fours, rows, dx);
-    }
-}
-
-static void body_average2x2(size_t n, size_t channels, const float *restrict top,
-                            const float *restrict bottom, float *restrict y)
-{
-    for (size_t q = 0; q < n; q++, top += 2 * channels, bottom += 2 * channels, y += channels)
-        for (size_t c = 0; c < channels; c++)
-            y[c] = ((top[c] + top[channels + c]) + (bottom[c] + bottom[channels + c])) * 0.25F;
-}
-
-static void body_average2x2_backward(size_t n, size_t channels, const float *g, float *dx[2])
-{
-    for (int r = 0; r < 2; r++)
-        for (size_t i = 0; i < 2 * n; i++) {
-            const float *restrict from = g + i / 2 * channels;
-            float *restrict to = dx[r] + i * channels;
-            for (size_t c = 0; c < channels; c++)
-                to[c] = from[c] * 0.25F;
-        }
-}
-
-static void body_max_index(size_t n, const float *restrict x, float number, float *restrict largest,
-                           float *restrict index)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t take = takes_over(largest[i], x[i]);
-        index[i] = mn_f32_from_bits(mn_pick(take, mn_f32_bits(number), mn_f32_bits(index[i])));
-        largest[i] = larger(largest[i], x[i]);
-    }
-}
-
-static void body_pick_index(size_t n, const float *restrict g, const float *restrict index,
-                            float number, float *restrict y)
-{
-    for (size_t i = 0; i < n; i++)
-        y[i] = masked((uint32_t)(index[i] == number), g[i]);
 }
 
 /* ---- gradients and optimizers ---------------------------------------------------------------- */

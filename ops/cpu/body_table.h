@@ -112,7 +112,7 @@ typedef struct mn_bodies {
     mn_loss_body loss[MN_LOSS_KINDS], slope[MN_LOSS_KINDS];
 
     /* Windows of two by two pixels of `channels` elements, `n` of them side by side, in two rows of
-     * the image. backward: neither number above MN_POOL_LIMIT. */
+     * the image. */
     void (*pool2x2)(size_t n, size_t channels, const float *top, const float *bottom, float *y);
     void (*pool2x2_backward)(size_t n, size_t channels, const float *g, const float *rows[2],
                              float *dx[2]);

@@ -140,8 +140,14 @@ void mn_cpu_pool2d(const mn_call *call)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Rows of windows [image, p] of two by two; the caller has cleared what they
- * leave out. */
+/* All bits 0 is 0 in every floating type. */
+static void clear(const mn_view *dx, int64_t start, int64_t n)
+{
+    if (n > 0)
+        memset(mn_element(dx, start), 0, (size_t)n * mn_dtype_size(dx->dtype));
+}
+
+/* Rows of windows [image, p] of two by two. */
 static void scatter_2x2(const pool *l, int64_t image, int64_t p)
 {
     const mn_bodies *bodies = mn_bodies_of(l->call);
@@ -166,17 +172,19 @@ static void scatter_2x2(const pool *l, int64_t image, int64_t p)
         for (int r = 0; r < 2; r++)
             mn_row_store(l->call, l->dx, at + r * width, count, dx[r]);
     }
+    for (int64_t r = 0; r < 2; r++) /* what the windows leave out */
+        clear(l->dx, (image * l->H + 2 * p + r) * width + 2 * l->Q * l->C, width - 2 * l->Q * l->C);
 }
 
 static void run_scatter_2x2(const void *arg, int64_t begin, int64_t end)
 {
     const pool *l = arg;
-    const int64_t pixels = l->H * l->W * l->C;
-    /* All bits 0 is 0 in every floating type. */
-    memset(mn_element(l->dx, begin * pixels), 0,
-           (size_t)((end - begin) * pixels) * mn_dtype_size(l->dx->dtype));
-    for (int64_t row = begin * l->P; row < end * l->P; row++)
-        scatter_2x2(l, row / l->P, row % l->P);
+    const int64_t width = l->W * l->C;
+    for (int64_t image = begin; image < end; image++) {
+        for (int64_t p = 0; p < l->P; p++)
+            scatter_2x2(l, image, p);
+        clear(l->dx, (image * l->H + 2 * l->P) * width, (l->H - 2 * l->P) * width);
+    }
 }
 
 /* Adds the window's gradient g to its pixels in `sum`, [H, W, n]. */
