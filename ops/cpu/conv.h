@@ -98,7 +98,7 @@ void mn_gather_run(mn_conv_gather *gather);
 
 /* The gradient of the weights: strips of images are dealt to leaves, and tasks are a leaf's part of
  * some panels of output channels. */
-#define MN_WEIGHT_PANELS 4
+#define MN_WEIGHT_COLUMNS 128
 typedef struct mn_conv_weight {
     const mn_call *call;
     const mn_gemm_kernels *kernels;
@@ -106,7 +106,7 @@ typedef struct mn_conv_weight {
     mn_matrix gradient;    /* a row is a pixel */
     int64_t groups, depth; /* depth: (r, s, c) of one filter */
     int64_t rows;          /* depth rounded up to whole tiles */
-    int64_t columns, panels, panel_blocks;
+    int64_t columns, panels, task_panels, panel_blocks;
     int64_t units, leaves; /* strips of all images */
     size_t taps_at, pixels_at, partial_at, scratch_at, packed_at, scratch_bytes;
     size_t workspace_bytes;

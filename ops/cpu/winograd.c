@@ -11,10 +11,10 @@
 #include <string.h>
 
 /* Floats of a block's points: with the products of some panels they fit the second-level cache. */
-#define POINT_FLOATS (INT64_C(384) << 10)
-#define TILES_MIN    24
-#define TILES_MAX    48
-#define GROUP_PANELS 4
+#define POINT_FLOATS  (INT64_C(384) << 10)
+#define TILES_MIN     24
+#define TILES_MAX     48
+#define GROUP_COLUMNS 128
 /* Blocks that a call should have. */
 #define BLOCKS 8
 /* Tiles from which on F(4x4) pays for its filters. */
@@ -141,7 +141,7 @@ mn_status mn_winograd_plan(mn_conv_gather *g)
     if (g->shared)
         cut_blocks(w, TILES_MAX, 1);
     g->point_step = w->tiles * channels + 16;
-    g->group_panels = g->shared ? 1 : mn_min(GROUP_PANELS, g->panels);
+    g->group_panels = g->shared ? 1 : mn_min(GROUP_COLUMNS / width, g->panels);
     /* Per thread: filters being transformed, or a line of the image, products and results. */
     mn_arena packing = {0, true}, scratch = {0, true};
     mn_arena_take(&packing, sizeof(float) * (size_t)width, channels, 9 + 3 * w->n, 1);
@@ -219,8 +219,11 @@ static void multiply(const mn_conv_gather *g, const block *b)
     const int64_t rows = g->kernels->rows, width = g->kernels->columns;
     const int64_t n2 = g->winograd.n * g->winograd.n, channels = g->winograd.strips.channels;
     const float *filters = filter_of(g, b->panel, b->slot);
-    mn_tile tile = {
-        .depth = channels, .offsets = mn_workspace(g->call, 0), .start = zeros, .ldc = b->columns};
+    mn_tile tile = {.depth = channels,
+                    .offsets = mn_workspace(g->call, 0),
+                    .start = zeros,
+                    .ldc = b->columns,
+                    .contiguous = true};
     for (int64_t xi = 0; xi < n2; xi++) {
         const float *points = b->points + xi * g->point_step;
         for (int64_t column = 0; column < b->columns; column += width) {

@@ -11,11 +11,6 @@
 #define LEAVES   4
 #define F4_TILES 256
 
-static int64_t task_panels(const mn_conv_weight *w)
-{
-    return mn_min(MN_WEIGHT_PANELS, w->panels);
-}
-
 /* Rows of the products' sums, rounded up to whole tiles. */
 static int64_t sum_rows(const mn_conv_weight *w)
 {
@@ -32,7 +27,7 @@ mn_status mn_winograd_weight_plan(mn_conv_weight *w)
     mn_winograd *v = &w->winograd;
     if (v->m == 0)
         return MN_OK;
-    const int64_t width = w->kernels->columns, panels = task_panels(w), n2 = v->n * v->n;
+    const int64_t width = w->kernels->columns, panels = w->task_panels, n2 = v->n * v->n;
     const int64_t channels = w->strips.channels;
     w->point_step = v->tiles * channels + 16;
     w->gradient_step = v->tiles * panels * width + 16;
@@ -153,13 +148,13 @@ static void leaf_task(void *arg, int64_t index, int slot)
     const int64_t leaf = index / w->panel_blocks, across = v->across;
     const int64_t end = v->lines * (leaf + 1) / w->leaves, begin = v->lines * leaf / w->leaves;
     char *private = mn_workspace(w->call, w->privates_at + (size_t)slot * w->private_bytes);
-    block b = {.panel = index % w->panel_blocks * MN_WEIGHT_PANELS,
+    block b = {.panel = index % w->panel_blocks * w->task_panels,
                .image = (float *)(void *)private,
                .line_of_g = (float *)(void *)(private + w->line_at),
                .points = (float *)(void *)(private + w->points_at),
                .gradients = (float *)(void *)(private + w->gradients_at),
                .sums = (float *)(void *)(private + w->sums_at)};
-    b.panels = mn_min(MN_WEIGHT_PANELS, w->panels - b.panel);
+    b.panels = mn_min(w->task_panels, w->panels - b.panel);
     for (b.line = begin; b.line < end; b.line += b.lines) {
         b.lines = mn_min(v->block, end - b.line);
         b.tiles = b.lines * across;
