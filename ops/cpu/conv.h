@@ -57,6 +57,8 @@ typedef struct mn_winograd {
  * only for least4 tiles or more, and cuts. */
 mn_winograd mn_winograd_cut(const mn_call *call, const mn_conv_strips *strips, int64_t columns,
                             int64_t least4, const mn_gemm_kernels **kernels);
+/* The transforms of the call's kernel set. */
+const mn_winograd_bodies *mn_winograd_bodies_of(const mn_call *call);
 /* Transforms a line of the image into points[xi * step + tile * channels + channel]. buffer holds
  * n rows of the strip's width. */
 void mn_winograd_image(const mn_call *call, const mn_winograd *w, int64_t line, float *buffer,

@@ -60,11 +60,6 @@ static void wide32(const mn_tile *tile)
     run(tile, 8, 2, 32);
 }
 
-static void narrow32(const mn_tile *tile)
-{
-    run(tile, 8, 1, 32);
-}
-
 /* Sixteen rows' addresses do not fit the registers. These two need fewer: rows that are one float
  * apart; and rows that are equally far apart, with depths (a multiple of four) side by side. */
 __attribute__((always_inline)) static inline void adjacent16(const mn_tile *tile, __m512 sum[16])
@@ -167,5 +162,5 @@ static void copy16(const float *src, int64_t ld, int64_t n, int64_t rows, float 
 }
 
 const mn_gemm_kernels mn_gemm_avx512[] = {{16, 16, wide16, wide16, transpose16, copy16},
-                                          {8, 32, wide32, narrow32, transpose32, copy32},
+                                          {8, 32, wide32, wide32, transpose32, copy32},
                                           {6, 64, wide64, narrow64, transpose64, copy64}};

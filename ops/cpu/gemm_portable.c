@@ -68,7 +68,7 @@ const mn_gemm_kernels *mn_gemm_kernels_for(const mn_call *call, int64_t columns)
 {
 #if defined(MINIM_AVX2)
     if (call->cpu->kernels == MN_KERNELS_AVX512 && columns > mn_gemm_avx2.columns / 2)
-        return &mn_gemm_avx512[columns > 48 ? 2 : columns > 16];
+        return &mn_gemm_avx512[columns > 32 ? 2 : columns > 16];
     if (call->cpu->kernels >= MN_KERNELS_AVX2)
         return &mn_gemm_avx2;
 #else

@@ -90,11 +90,20 @@ mn_winograd mn_winograd_cut(const mn_call *call, const mn_conv_strips *strips, i
     return w;
 }
 
+const mn_winograd_bodies *mn_winograd_bodies_of(const mn_call *call)
+{
+#if defined(MINIM_AVX2)
+    if (call->cpu->kernels == MN_KERNELS_AVX512)
+        return &mn_winograd_avx512;
+#endif
+    return &mn_bodies_of(call)->winograd;
+}
+
 void mn_winograd_image(const mn_call *call, const mn_winograd *w, int64_t line, float *buffer,
                        float *points, int64_t step)
 {
     const mn_conv_strips *s = &w->strips;
-    mn_winograd_body *body = mn_bodies_of(call)->winograd_image[w->m == 4];
+    mn_winograd_body *body = mn_winograd_bodies_of(call)->image[w->m == 4];
     const int64_t row = s->width * s->channels;
     mn_conv_strip_load(s, line / s->count, line % s->count * w->m, buffer);
     body(&(mn_winograd_lines){.n = row, .count = 1, .in_step = row, .out_step = row}, buffer,
@@ -189,7 +198,7 @@ static void filter_task(void *arg, int64_t panel, int slot)
 {
     const mn_conv_gather *g = arg;
     const int64_t n = g->winograd.n, floats = g->winograd.strips.channels * g->kernels->columns;
-    mn_winograd_body *body = mn_bodies_of(g->call)->winograd_filter[n == 6];
+    mn_winograd_body *body = mn_winograd_bodies_of(g->call)->filter[n == 6];
     float *taps = private(g, slot, 0), *half = taps + 9 * floats;
     float *filter = filter_of(g, panel, slot);
     const int64_t y = g->strips.y.delta, x = g->strips.x.delta;
@@ -262,7 +271,7 @@ static bool store_row(const mn_conv_gather *g, const block *b, int64_t at, float
 static bool finish(const mn_conv_gather *g, const block *b)
 {
     const mn_winograd *w = &g->winograd;
-    mn_winograd_body *body = mn_bodies_of(g->call)->winograd_result[w->m == 4];
+    mn_winograd_body *body = mn_winograd_bodies_of(g->call)->result[w->m == 4];
     const int64_t step = product_step(g);
     const mn_winograd_lines down = {.n = b->tiles * b->columns,
                                     .count = w->n,
