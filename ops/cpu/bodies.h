@@ -449,11 +449,7 @@ const mn_bodies MN_BODIES = {
     .adam = body_adam,
     .rmsprop = body_rmsprop,
     .round_bf16 = body_round_bf16,
-    .winograd_image = {winograd2_image, winograd4_image},
-    .winograd_result = {winograd2_result, winograd4_result},
-    .winograd_gradient = {winograd2_gradient, winograd4_gradient},
-    .winograd_filter = {winograd2_filter, winograd4_filter},
-    .winograd_filter_gradient = {winograd2_filter_gradient, winograd4_filter_gradient},
+    .winograd = WINOGRAD_BODIES,
 };
 
 #endif

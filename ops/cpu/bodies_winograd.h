@@ -15,7 +15,9 @@
 #define SQUARE_B (POINT_B * POINT_B)
 
 /* One register: compilers do not vectorise loops over so many rows that may overlap. */
-#ifdef __AVX__
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX__)
 #define LANES 8
 #else
 #define LANES 4
@@ -107,5 +109,16 @@ WINOGRAD(winograd4_filter_gradient, LOAD6; const lanes a = GA * (d1 + d2);
          const lanes b = GA * (d1 - d2); const lanes c = GB * (d3 + d4);
          const lanes e = GB * (d3 - d4); STORE(0, ONE *d0 + (a + c));
          STORE(1, POINT_A *b + POINT_B * e); STORE(2, SQUARE_A *a + (SQUARE_B * c + d5)))
+
+#define WINOGRAD_BODIES                                                                            \
+    {                                                                                              \
+        .image = {winograd2_image, winograd4_image},                                               \
+        .result = {winograd2_result, winograd4_result},                                            \
+        .gradient = {winograd2_gradient, winograd4_gradient},                                      \
+        .filter = {winograd2_filter, winograd4_filter}, .filter_gradient = {                       \
+            winograd2_filter_gradient,                                                             \
+            winograd4_filter_gradient                                                              \
+        }                                                                                          \
+    }
 
 #endif

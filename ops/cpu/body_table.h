@@ -48,13 +48,18 @@ typedef struct mn_draw {
 
 typedef void mn_binary_body(size_t n, const float *a, const float *b, float *y);
 
-/* count rows of n elements (a multiple of 8), `next` apart; each is a column of vectors whose
+/* count rows of n elements (a multiple of 16), `next` apart; each is a column of vectors whose
  * entries lie `step` apart. in may be out, with the same steps. */
 typedef struct mn_winograd_lines {
     int64_t n, count;
     int64_t in_step, out_step, in_next, out_next;
 } mn_winograd_lines;
 typedef void mn_winograd_body(const mn_winograd_lines *l, const float *in, float *out);
+/* Transforms of F(2, 3) and F(4, 3) along one axis. */
+typedef struct mn_winograd_bodies {
+    mn_winograd_body *image[2], *result[2], *gradient[2], *filter[2], *filter_gradient[2];
+} mn_winograd_bodies;
+extern const mn_winograd_bodies mn_winograd_avx512; /* the others' are in mn_bodies */
 
 #define MN_LOSS_KINDS 5
 typedef void (*mn_loss_body)(size_t n, const float *x, const float *t, float delta, float *y);
@@ -134,9 +139,7 @@ typedef struct mn_bodies {
     /* x = one of the two bf16 numbers around x, of 8 elements a block. */
     void (*round_bf16)(size_t blocks, const mn_draw *draw, uint32_t first, float *x);
 
-    /* Transforms of Winograd's F(2, 3) and F(4, 3) along one axis. */
-    mn_winograd_body *winograd_image[2], *winograd_result[2], *winograd_gradient[2];
-    mn_winograd_body *winograd_filter[2], *winograd_filter_gradient[2];
+    mn_winograd_bodies winograd;
 } mn_bodies;
 
 extern const mn_bodies mn_bodies_portable;

@@ -57,6 +57,8 @@ typedef struct mn_winograd {
  * only for least4 tiles or more, and cuts. */
 mn_winograd mn_winograd_cut(const mn_call *call, const mn_conv_strips *strips, int64_t columns,
                             int64_t least4, const mn_gemm_kernels **kernels);
+/* The transforms of the call's kernel set. */
+const mn_winograd_bodies *mn_winograd_bodies_of(const mn_call *call);
 /* Transforms a line of the image into points[xi * step + tile * channels + channel]. buffer holds
  * n rows of the strip's width. */
 void mn_winograd_image(const mn_call *call, const mn_winograd *w, int64_t line, float *buffer,
@@ -98,7 +100,7 @@ void mn_gather_run(mn_conv_gather *gather);
 
 /* The gradient of the weights: strips of images are dealt to leaves, and tasks are a leaf's part of
  * some panels of output channels. */
-#define MN_WEIGHT_PANELS 4
+#define MN_WEIGHT_COLUMNS 128
 typedef struct mn_conv_weight {
     const mn_call *call;
     const mn_gemm_kernels *kernels;
@@ -106,7 +108,7 @@ typedef struct mn_conv_weight {
     mn_matrix gradient;    /* a row is a pixel */
     int64_t groups, depth; /* depth: (r, s, c) of one filter */
     int64_t rows;          /* depth rounded up to whole tiles */
-    int64_t columns, panels, panel_blocks;
+    int64_t columns, panels, task_panels, panel_blocks;
     int64_t units, leaves; /* strips of all images */
     size_t taps_at, pixels_at, partial_at, scratch_at, packed_at, scratch_bytes;
     size_t workspace_bytes;

@@ -8,8 +8,7 @@
 #define LEAVES 8
 /* Floats of all partial sums together; fewer leaves if they would be more. */
 #define LEAVES_FLOATS (INT64_C(8) << 20)
-/* Panels of output channels per task (conv.h), and pixels that are summed at once. */
-#define TASK_PANELS  MN_WEIGHT_PANELS
+/* Pixels that are summed at once. */
 #define BLOCK_PIXELS 160
 /* Filter elements that are narrowed at once. */
 #define REDUCE_CHUNK 64
@@ -31,8 +30,8 @@ static mn_status lay_out(weight_grad *w)
     mn_arena scratch = {0, true};
     if (!s->direct)
         mn_arena_take(&scratch, sizeof(float) * (size_t)s->channels, s->height, s->width, 1);
-    w->packed_at = mn_arena_take(&scratch, sizeof(float) * (size_t)width,
-                                 mn_min(TASK_PANELS, w->panels), s->rows, s->x.points);
+    w->packed_at = mn_arena_take(&scratch, sizeof(float) * (size_t)width, w->task_panels, s->rows,
+                                 s->x.points);
     w->scratch_bytes = scratch.bytes;
     mn_arena arena = {0, scratch.ok};
     w->taps_at = mn_arena_take(&arena, sizeof(ptrdiff_t), w->rows, 1, 1);
@@ -64,7 +63,8 @@ static mn_status plan(const mn_call *call, weight_grad *w)
         mn_winograd_weight_choose(w);
     w->rows = mn_ceil_div(w->depth, w->kernels->rows) * w->kernels->rows;
     w->panels = mn_ceil_div(w->columns, w->kernels->columns);
-    w->panel_blocks = mn_ceil_div(w->panels, TASK_PANELS);
+    w->task_panels = mn_min(MN_WEIGHT_COLUMNS / w->kernels->columns, w->panels);
+    w->panel_blocks = w->panels > 0 ? mn_ceil_div(w->panels, w->task_panels) : 0;
     size_t floats = sizeof(float);
     mn_arena check = {0, true};
     mn_arena_take(&check, floats * (size_t)w->kernels->columns, w->groups, w->panels, w->rows);
@@ -144,7 +144,7 @@ static void add_strip(const weight_grad *w, const strip *s, int64_t leaf, int64_
 {
     const mn_conv_strips *strips = &w->strips;
     const int64_t width = w->kernels->columns, panel_floats = s->pixels * width;
-    const int64_t panels = mn_min(TASK_PANELS, w->panels - panel), column = panel * width;
+    const int64_t panels = mn_min(w->task_panels, w->panels - panel), column = panel * width;
     const int64_t row = (s->image * strips->y.points + s->first_row) * strips->x.points;
     for (int64_t group = 0; group < w->groups; group++) {
         mn_region region = {row, group * w->columns + column, s->pixels,
@@ -161,7 +161,7 @@ static void leaf_task(void *arg, int64_t index, int slot)
 {
     const weight_grad *w = arg;
     const mn_conv_strips *strips = &w->strips;
-    const int64_t leaf = index / w->panel_blocks, panel = index % w->panel_blocks * TASK_PANELS;
+    const int64_t leaf = index / w->panel_blocks, panel = index % w->panel_blocks * w->task_panels;
     const int64_t begin = w->units * leaf / w->leaves, end = w->units * (leaf + 1) / w->leaves;
     char *scratch = mn_workspace(w->call, w->scratch_at + (size_t)slot * w->scratch_bytes);
     for (int64_t unit = begin; unit < end; unit++) {

@@ -136,7 +136,8 @@ static void multiply(const mn_gemm *g, const block *b, int64_t k, int64_t depth)
     mn_tile tile = {.depth = depth,
                     .offsets = mn_workspace(g->call, g->offsets_at),
                     .ldc = g->block_panels * width,
-                    .accumulate = k > 0};
+                    .accumulate = k > 0,
+                    .contiguous = !g->a_transposed};
     for (int64_t p = 0; p < b->panels; p++) {
         const int64_t panel = b->panel + p;
         tile.b = packed(g, b->b_item, panel) + k * width;

@@ -6,8 +6,8 @@
 #include "ops/cpu/pack.h"
 
 /* Largest register tile of any kernel set. */
-#define MN_TILE_MAX_ROWS    12
-#define MN_TILE_MAX_COLUMNS 32
+#define MN_TILE_MAX_ROWS    16
+#define MN_TILE_MAX_COLUMNS 64
 
 /* c[i ldc + j] = start[j] + sum_k a[i][offsets[k]] b[k columns + j], or with accumulate
  * c[i ldc + j] += the sum. All rows and columns of the tile are computed and stored, rows in
@@ -21,14 +21,14 @@ typedef struct mn_tile {
     const float *start;               /* [columns] */
     float *c;
     ptrdiff_t ldc;
-    bool accumulate;
+    bool accumulate, contiguous; /* offsets are 0, 1, 2 and so on: for speed only */
 } mn_tile;
 
 /* One kernel set's tile. */
 struct mn_gemm_kernels {
     int rows, columns;
     void (*wide)(const mn_tile *tile);
-    /* The first columns / 2 columns only (of panels as wide as ever). */
+    /* At least the first columns / 2 columns (of panels as wide as ever). */
     void (*narrow)(const mn_tile *tile);
     /* dst[k columns + j] = rows[j][k] for k in [0, n), j in [0, columns). */
     void (*transpose)(const float *const *rows, int64_t n, float *dst);
@@ -38,11 +38,9 @@ struct mn_gemm_kernels {
 
 extern const mn_gemm_kernels mn_gemm_portable;
 extern const mn_gemm_kernels mn_gemm_avx2;
-extern const mn_gemm_kernels mn_gemm_avx512;
+extern const mn_gemm_kernels mn_gemm_avx512[3]; /* 16, 32 and 64 columns */
 /* mn_gemm_kernels.transpose with AVX2, for any multiple of eight columns. */
 void mn_transpose_avx2(const float *const *rows, int columns, int64_t n, float *dst);
-/* The table of the call's kernel set. */
-const mn_gemm_kernels *mn_gemm_kernels_of(const mn_call *call);
 /* The table for products that many columns wide: narrow ones have no use for wide registers. */
 const mn_gemm_kernels *mn_gemm_kernels_for(const mn_call *call, int64_t columns);
 /* The widest table whose panels that many columns, a multiple of 16, fill. */

@@ -1,89 +1,166 @@
-/* Register tile with AVX-512: 12 x 32, twenty-four accumulators. */
+/* Register tiles with AVX-512: 6 x 64, 8 x 32 and 16 x 16. Wide and low ones need the fewest
+ * broadcasts, each of which is a load, per multiply-add. */
 #include "ops/cpu/gemm.h"
 
 #include <immintrin.h>
 
-#define ROWS    12
-#define COLUMNS 32
+#define MAX_ROWS    16
+#define MAX_VECTORS 4
 
-/* Rows whose addresses are kept in registers, of which there are not enough for all. */
-#define KEPT 8
 /* Row after row: compilers that load many rows' values at once move sums out of registers. */
 #define IN_ORDER() __asm__ volatile("" ::: "memory")
-/* Loops over rows have constant bounds and are unrolled, so that the sums stay in registers. */
-#define EACH_ROW(i) _Pragma("GCC unroll 12") for (int i = 0; i < ROWS; i++)
+/* These loops' bounds are constant once `run` is inlined; unrolled, sums stay in registers. */
+#define EACH_ROW(i)    _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++)
+#define EACH_VECTOR(j) _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++)
 
-static void wide(const mn_tile *tile)
+/* The first `vectors` of a panel's registers. */
+__attribute__((always_inline)) static inline void run(const mn_tile *tile, int rows, int vectors,
+                                                      int columns)
 {
-    const float *a[KEPT], *b = tile->b, *from = tile->accumulate ? tile->c : tile->start;
+    const float *a[MAX_ROWS], *b = tile->b, *from = tile->accumulate ? tile->c : tile->start;
     const ptrdiff_t *at = tile->offsets, *end = at + tile->depth;
     const ptrdiff_t ldc = tile->ldc, step = tile->accumulate ? ldc : 0;
-    __m512 low[ROWS], high[ROWS];
+    __m512 sum[MAX_ROWS][MAX_VECTORS];
     EACH_ROW(i)
     {
-        if (i < KEPT)
-            a[i] = tile->a[i];
-        low[i] = _mm512_loadu_ps(from + i * step);
-        high[i] = _mm512_loadu_ps(from + i * step + 16);
+        a[i] = tile->a[i];
+        EACH_VECTOR(j)
+        sum[i][j] = _mm512_loadu_ps(from + i * step + 16 * j);
     }
-    for (; at != end; at++, b += COLUMNS) {
-        const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16);
+    for (; at != end; at++, b += columns) {
+        __m512 of_b[MAX_VECTORS];
         const ptrdiff_t k = *at;
+        EACH_VECTOR(j)
+        of_b[j] = _mm512_loadu_ps(b + 16 * j);
         EACH_ROW(i)
         {
-            const __m512 x = _mm512_set1_ps((i < KEPT ? a[i] : tile->a[i])[k]);
-            low[i] = _mm512_fmadd_ps(x, b0, low[i]);
-            high[i] = _mm512_fmadd_ps(x, b1, high[i]);
+            const __m512 x = _mm512_set1_ps(a[i][k]);
+            EACH_VECTOR(j)
+            sum[i][j] = _mm512_fmadd_ps(x, of_b[j], sum[i][j]);
             IN_ORDER();
         }
     }
     EACH_ROW(i)
-    {
-        _mm512_storeu_ps(tile->c + i * ldc, low[i]);
-        _mm512_storeu_ps(tile->c + i * ldc + 16, high[i]);
-    }
+    EACH_VECTOR(j)
+    _mm512_storeu_ps(tile->c + i * ldc + 16 * j, sum[i][j]);
 }
 
-static void narrow(const mn_tile *tile)
+static void wide64(const mn_tile *tile)
 {
-    const float *a[KEPT], *b = tile->b, *from = tile->accumulate ? tile->c : tile->start;
-    const ptrdiff_t *at = tile->offsets, *end = at + tile->depth;
-    const ptrdiff_t ldc = tile->ldc, step = tile->accumulate ? ldc : 0;
-    __m512 sum[ROWS];
-    EACH_ROW(i)
-    {
-        if (i < KEPT)
-            a[i] = tile->a[i];
-        sum[i] = _mm512_loadu_ps(from + i * step);
-    }
-    for (; at != end; at++, b += COLUMNS) {
-        const __m512 b0 = _mm512_loadu_ps(b);
-        const ptrdiff_t k = *at;
+    run(tile, 6, 4, 64);
+}
+
+static void narrow64(const mn_tile *tile)
+{
+    run(tile, 6, 2, 64);
+}
+
+static void wide32(const mn_tile *tile)
+{
+    run(tile, 8, 2, 32);
+}
+
+/* Sixteen rows' addresses do not fit the registers. These two need fewer: rows that are one float
+ * apart; and rows that are equally far apart, with depths (a multiple of four) side by side. */
+__attribute__((always_inline)) static inline void adjacent16(const mn_tile *tile, __m512 sum[16])
+{
+    const int rows = 16;
+    const float *b = tile->b;
+    for (int64_t k = 0; k < tile->depth; k++, b += 16) {
+        const float *a = tile->a[0] + tile->offsets[k];
+        const __m512 of_b = _mm512_loadu_ps(b);
         EACH_ROW(i)
         {
-            const __m512 x = _mm512_set1_ps((i < KEPT ? a[i] : tile->a[i])[k]);
-            sum[i] = _mm512_fmadd_ps(x, b0, sum[i]);
+            sum[i] = _mm512_fmadd_ps(_mm512_set1_ps(a[i]), of_b, sum[i]);
             IN_ORDER();
         }
     }
-    EACH_ROW(i)
-    _mm512_storeu_ps(tile->c + i * ldc, sum[i]);
 }
 
-static void transpose(const float *const *rows, int64_t n, float *dst)
+__attribute__((always_inline)) static inline void strided16(const mn_tile *tile, __m512 sum[16])
 {
-    mn_transpose_avx2(rows, COLUMNS, n, dst);
+    const int rows = 16;
+    const ptrdiff_t step = tile->a[1] - tile->a[0], step3 = 3 * step;
+    const float *b = tile->b, *end = b + 16 * tile->depth;
+    const float *a[4] = {tile->a[0], tile->a[4], tile->a[8], tile->a[12]};
+    for (; b != end; b += 64) {
+        _Pragma("GCC unroll 4") for (int u = 0; u < 4; u++)
+        {
+            const __m512 of_b = _mm512_loadu_ps(b + 16 * u);
+            EACH_ROW(i)
+            {
+                const float x = a[i / 4][(i % 4 == 3 ? step3 : i % 4 * step) + u];
+                sum[i] = _mm512_fmadd_ps(_mm512_set1_ps(x), of_b, sum[i]);
+                IN_ORDER();
+            }
+        }
+        _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) a[i] += 4;
+    }
+}
+
+static void wide16(const mn_tile *tile)
+{
+    const int rows = 16;
+    const ptrdiff_t step = tile->a[1] - tile->a[0];
+    bool even = true;
+    EACH_ROW(i)
+    even &= tile->a[i] == tile->a[0] + i * step;
+    if (!even || (step != 1 && !(tile->contiguous && tile->depth % 4 == 0))) {
+        run(tile, 16, 1, 16);
+        return;
+    }
+    const float *from = tile->accumulate ? tile->c : tile->start;
+    const ptrdiff_t next = tile->accumulate ? tile->ldc : 0;
+    __m512 sum[16];
+    EACH_ROW(i)
+    sum[i] = _mm512_loadu_ps(from + i * next);
+    if (step == 1)
+        adjacent16(tile, sum);
+    else
+        strided16(tile, sum);
+    EACH_ROW(i)
+    _mm512_storeu_ps(tile->c + i * tile->ldc, sum[i]);
+}
+
+static void transpose64(const float *const *rows, int64_t n, float *dst)
+{
+    mn_transpose_avx2(rows, 64, n, dst);
+}
+
+static void transpose32(const float *const *rows, int64_t n, float *dst)
+{
+    mn_transpose_avx2(rows, 32, n, dst);
+}
+
+static void transpose16(const float *const *rows, int64_t n, float *dst)
+{
+    mn_transpose_avx2(rows, 16, n, dst);
 }
 
 /* Masked loads touch nothing beyond the n values. */
-static void copy(const float *src, int64_t ld, int64_t n, int64_t rows, float *dst)
+static void copy(const float *src, int64_t ld, int64_t n, int64_t rows, int columns, float *dst)
 {
-    const uint32_t mask = (uint32_t)(((uint64_t)1 << n) - 1);
-    const __mmask16 low = (__mmask16)mask, high = (__mmask16)(mask >> 16);
-    for (int64_t k = 0; k < rows; k++, src += ld, dst += COLUMNS) {
-        _mm512_storeu_ps(dst, _mm512_maskz_loadu_ps(low, src));
-        _mm512_storeu_ps(dst + 16, _mm512_maskz_loadu_ps(high, src + 16));
-    }
+    const uint64_t mask = n == 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
+    for (int64_t k = 0; k < rows; k++, src += ld, dst += columns)
+        for (int j = 0; j < columns; j += 16)
+            _mm512_storeu_ps(dst + j, _mm512_maskz_loadu_ps((__mmask16)(mask >> j), src + j));
 }
 
-const mn_gemm_kernels mn_gemm_avx512 = {ROWS, COLUMNS, wide, narrow, transpose, copy};
+static void copy64(const float *src, int64_t ld, int64_t n, int64_t rows, float *dst)
+{
+    copy(src, ld, n, rows, 64, dst);
+}
+
+static void copy32(const float *src, int64_t ld, int64_t n, int64_t rows, float *dst)
+{
+    copy(src, ld, n, rows, 32, dst);
+}
+
+static void copy16(const float *src, int64_t ld, int64_t n, int64_t rows, float *dst)
+{
+    copy(src, ld, n, rows, 16, dst);
+}
+
+const mn_gemm_kernels mn_gemm_avx512[] = {{16, 16, wide16, wide16, transpose16, copy16},
+                                          {8, 32, wide32, wide32, transpose32, copy32},
+                                          {6, 64, wide64, narrow64, transpose64, copy64}};

@@ -64,40 +64,23 @@ static void copy(const float *src, int64_t ld, int64_t n, int64_t rows, float *d
 
 const mn_gemm_kernels mn_gemm_portable = {ROWS, COLUMNS, wide, narrow, transpose, copy};
 
-const mn_gemm_kernels *mn_gemm_kernels_of(const mn_call *call)
+const mn_gemm_kernels *mn_gemm_kernels_for(const mn_call *call, int64_t columns)
 {
 #if defined(MINIM_AVX2)
-    if (call->cpu->kernels == MN_KERNELS_AVX512)
-        return &mn_gemm_avx512;
-    if (call->cpu->kernels == MN_KERNELS_AVX2)
+    if (call->cpu->kernels == MN_KERNELS_AVX512 && columns > mn_gemm_avx2.columns / 2)
+        return &mn_gemm_avx512[columns > 32 ? 2 : columns > 16];
+    if (call->cpu->kernels >= MN_KERNELS_AVX2)
         return &mn_gemm_avx2;
 #else
     (void)call;
+    (void)columns;
 #endif
     return &mn_gemm_portable;
 }
 
-const mn_gemm_kernels *mn_gemm_kernels_for(const mn_call *call, int64_t columns)
-{
-#if defined(MINIM_AVX2)
-    if (call->cpu->kernels == MN_KERNELS_AVX512 && columns <= mn_gemm_avx2.columns / 2)
-        return &mn_gemm_avx2;
-#else
-    (void)columns;
-#endif
-    return mn_gemm_kernels_of(call);
-}
-
 const mn_gemm_kernels *mn_gemm_kernels_filled(const mn_call *call, int64_t columns)
 {
-    const mn_gemm_kernels *kernels = mn_gemm_kernels_of(call);
-#if defined(MINIM_AVX2)
-    if (columns % kernels->columns != 0)
-        return &mn_gemm_avx2;
-#else
-    (void)columns;
-#endif
-    return kernels;
+    return mn_gemm_kernels_for(call, columns % 64 == 0 ? 64 : columns % 32 == 0 ? 32 : 16);
 }
 
 void mn_tile_run(const mn_gemm_kernels *kernels, const mn_tile *tile, int64_t columns)

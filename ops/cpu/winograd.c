@@ -11,10 +11,10 @@
 #include <string.h>
 
 /* Floats of a block's points: with the products of some panels they fit the second-level cache. */
-#define POINT_FLOATS (INT64_C(384) << 10)
-#define TILES_MIN    24
-#define TILES_MAX    48
-#define GROUP_PANELS 4
+#define POINT_FLOATS  (INT64_C(384) << 10)
+#define TILES_MIN     24
+#define TILES_MAX     48
+#define GROUP_COLUMNS 128
 /* Blocks that a call should have. */
 #define BLOCKS 8
 /* Tiles from which on F(4x4) pays for its filters. */
@@ -90,11 +90,20 @@ mn_winograd mn_winograd_cut(const mn_call *call, const mn_conv_strips *strips, i
     return w;
 }
 
+const mn_winograd_bodies *mn_winograd_bodies_of(const mn_call *call)
+{
+#if defined(MINIM_AVX2)
+    if (call->cpu->kernels == MN_KERNELS_AVX512)
+        return &mn_winograd_avx512;
+#endif
+    return &mn_bodies_of(call)->winograd;
+}
+
 void mn_winograd_image(const mn_call *call, const mn_winograd *w, int64_t line, float *buffer,
                        float *points, int64_t step)
 {
     const mn_conv_strips *s = &w->strips;
-    mn_winograd_body *body = mn_bodies_of(call)->winograd_image[w->m == 4];
+    mn_winograd_body *body = mn_winograd_bodies_of(call)->image[w->m == 4];
     const int64_t row = s->width * s->channels;
     mn_conv_strip_load(s, line / s->count, line % s->count * w->m, buffer);
     body(&(mn_winograd_lines){.n = row, .count = 1, .in_step = row, .out_step = row}, buffer,
@@ -141,7 +150,7 @@ mn_status mn_winograd_plan(mn_conv_gather *g)
     if (g->shared)
         cut_blocks(w, TILES_MAX, 1);
     g->point_step = w->tiles * channels + 16;
-    g->group_panels = g->shared ? 1 : mn_min(GROUP_PANELS, g->panels);
+    g->group_panels = g->shared ? 1 : mn_min(GROUP_COLUMNS / width, g->panels);
     /* Per thread: filters being transformed, or a line of the image, products and results. */
     mn_arena packing = {0, true}, scratch = {0, true};
     mn_arena_take(&packing, sizeof(float) * (size_t)width, channels, 9 + 3 * w->n, 1);
@@ -189,7 +198,7 @@ static void filter_task(void *arg, int64_t panel, int slot)
 {
     const mn_conv_gather *g = arg;
     const int64_t n = g->winograd.n, floats = g->winograd.strips.channels * g->kernels->columns;
-    mn_winograd_body *body = mn_bodies_of(g->call)->winograd_filter[n == 6];
+    mn_winograd_body *body = mn_winograd_bodies_of(g->call)->filter[n == 6];
     float *taps = private(g, slot, 0), *half = taps + 9 * floats;
     float *filter = filter_of(g, panel, slot);
     const int64_t y = g->strips.y.delta, x = g->strips.x.delta;
@@ -219,8 +228,11 @@ static void multiply(const mn_conv_gather *g, const block *b)
     const int64_t rows = g->kernels->rows, width = g->kernels->columns;
     const int64_t n2 = g->winograd.n * g->winograd.n, channels = g->winograd.strips.channels;
     const float *filters = filter_of(g, b->panel, b->slot);
-    mn_tile tile = {
-        .depth = channels, .offsets = mn_workspace(g->call, 0), .start = zeros, .ldc = b->columns};
+    mn_tile tile = {.depth = channels,
+                    .offsets = mn_workspace(g->call, 0),
+                    .start = zeros,
+                    .ldc = b->columns,
+                    .contiguous = true};
     for (int64_t xi = 0; xi < n2; xi++) {
         const float *points = b->points + xi * g->point_step;
         for (int64_t column = 0; column < b->columns; column += width) {
@@ -259,7 +271,7 @@ static bool store_row(const mn_conv_gather *g, const block *b, int64_t at, float
 static bool finish(const mn_conv_gather *g, const block *b)
 {
     const mn_winograd *w = &g->winograd;
-    mn_winograd_body *body = mn_bodies_of(g->call)->winograd_result[w->m == 4];
+    mn_winograd_body *body = mn_winograd_bodies_of(g->call)->result[w->m == 4];
     const int64_t step = product_step(g);
     const mn_winograd_lines down = {.n = b->tiles * b->columns,
                                     .count = w->n,

@@ -5,16 +5,12 @@
 
 #include <string.h>
 
-/* Tasks and leaves that a call should have. Short sums keep errors small: with these, and F(4x4)
- * only for so many tiles, the rms error stays below 3.6 times that of the direct kernel. */
-#define TASKS    16
-#define LEAVES   4
-#define F4_TILES 256
-
-static int64_t task_panels(const mn_conv_weight *w)
-{
-    return mn_min(MN_WEIGHT_PANELS, w->panels);
-}
+/* Tasks that a call should have, and leaves at least, by the size of tiles. Leaves cost passes over
+ * all sums, but short sums keep errors small: with these, and F(4x4) only for so many tiles, the
+ * rms error stays below 3.6 times that of the direct kernel. */
+#define TASKS     8
+#define LEAVES(m) ((m) == 2 ? 2 : 4)
+#define F4_TILES  256
 
 /* Rows of the products' sums, rounded up to whole tiles. */
 static int64_t sum_rows(const mn_conv_weight *w)
@@ -32,7 +28,7 @@ mn_status mn_winograd_weight_plan(mn_conv_weight *w)
     mn_winograd *v = &w->winograd;
     if (v->m == 0)
         return MN_OK;
-    const int64_t width = w->kernels->columns, panels = task_panels(w), n2 = v->n * v->n;
+    const int64_t width = w->kernels->columns, panels = w->task_panels, n2 = v->n * v->n;
     const int64_t channels = w->strips.channels;
     w->point_step = v->tiles * channels + 16;
     w->gradient_step = v->tiles * panels * width + 16;
@@ -69,8 +65,10 @@ static void load_gradients(const mn_conv_weight *w, const block *b, int64_t line
     const int64_t pixels = w->strips.x.points, column = b->panel * width;
     mn_region region = {(image * w->strips.y.points + p) * pixels, column, pixels,
                         b->panels * width};
-    memset(b->line_of_g, 0, (size_t)(b->panels * v->n * row) * sizeof(float));
-    for (int64_t i = 0; i < mn_min(v->m, w->strips.y.points - p); i++, region.row += pixels)
+    const int64_t rows = mn_min(v->m, w->strips.y.points - p);
+    if (rows < v->m || pixels < v->strips.x.points)
+        memset(b->line_of_g, 0, (size_t)(b->panels * v->n * row) * sizeof(float));
+    for (int64_t i = 0; i < rows; i++, region.row += pixels)
         mn_pack_straight(w->kernels, &w->gradient, &region, b->line_of_g + i * row, v->n * row);
 }
 
@@ -78,7 +76,7 @@ static void load_gradients(const mn_conv_weight *w, const block *b, int64_t line
 static void transform_gradients(const mn_conv_weight *w, const block *b, int64_t tile)
 {
     const mn_winograd *v = &w->winograd;
-    mn_winograd_body *body = mn_bodies_of(w->call)->winograd_gradient[v->m == 4];
+    mn_winograd_body *body = mn_winograd_bodies_of(w->call)->gradient[v->m == 4];
     const int64_t width = w->kernels->columns, row = v->strips.x.points * width;
     const mn_winograd_lines down = {.n = row,
                                     .count = b->panels,
@@ -128,7 +126,7 @@ static void multiply(const mn_conv_weight *w, const block *b)
 static bool finish(const mn_conv_weight *w, const block *b, int64_t leaf)
 {
     const mn_bodies *bodies = mn_bodies_of(w->call);
-    mn_winograd_body *body = bodies->winograd_filter_gradient[w->winograd.m == 4];
+    mn_winograd_body *body = mn_winograd_bodies_of(w->call)->filter_gradient[w->winograd.m == 4];
     const int64_t n = w->winograd.n, panel_floats = sum_rows(w) * w->kernels->columns;
     const int64_t step = b->panels * panel_floats;
     const int64_t floats = w->strips.channels * w->kernels->columns;
@@ -153,13 +151,13 @@ static void leaf_task(void *arg, int64_t index, int slot)
     const int64_t leaf = index / w->panel_blocks, across = v->across;
     const int64_t end = v->lines * (leaf + 1) / w->leaves, begin = v->lines * leaf / w->leaves;
     char *private = mn_workspace(w->call, w->privates_at + (size_t)slot * w->private_bytes);
-    block b = {.panel = index % w->panel_blocks * MN_WEIGHT_PANELS,
+    block b = {.panel = index % w->panel_blocks * w->task_panels,
                .image = (float *)(void *)private,
                .line_of_g = (float *)(void *)(private + w->line_at),
                .points = (float *)(void *)(private + w->points_at),
                .gradients = (float *)(void *)(private + w->gradients_at),
                .sums = (float *)(void *)(private + w->sums_at)};
-    b.panels = mn_min(MN_WEIGHT_PANELS, w->panels - b.panel);
+    b.panels = mn_min(w->task_panels, w->panels - b.panel);
     for (b.line = begin; b.line < end; b.line += b.lines) {
         b.lines = mn_min(v->block, end - b.line);
         b.tiles = b.lines * across;
@@ -181,8 +179,9 @@ bool mn_winograd_weight_run(mn_conv_weight *w)
     ptrdiff_t *offsets = mn_workspace(w->call, w->offsets_at);
     for (int64_t t = 0; t < w->winograd.tiles; t++)
         offsets[t] = (ptrdiff_t)(t * w->strips.channels);
-    w->leaves = mn_min(mn_min(leaves, mn_max(mn_ceil_div(TASKS, w->panel_blocks), LEAVES)),
-                       w->winograd.lines);
+    w->leaves =
+        mn_min(mn_min(leaves, mn_max(mn_ceil_div(TASKS, w->panel_blocks), LEAVES(w->winograd.m))),
+               w->winograd.lines);
     const int64_t tasks = w->leaves * w->panel_blocks;
     mn_call_parallel(w->call, tasks, leaf_task, w);
     if (!memchr(mn_workspace(w->call, w->flags_at), 0, (size_t)tasks))
