@@ -8,16 +8,11 @@
 #include "core/philox.h"
 #include "ops/cpu/bodies_loss.h"
 #include "ops/cpu/bodies_elementwise.h"
+#include "ops/cpu/bodies_norm.h"
 #include "ops/cpu/bodies_winograd.h"
 #include "ops/cpu/body_table.h"
 
 #include <math.h>
-
-/* g where mask is 1, else 0: by bits, since selects of floats become jumps without blends. */
-static inline float masked(uint32_t mask, float g)
-{
-    return mn_f32_from_bits(mn_pick(mask, mn_f32_bits(g), 0));
-}
 
 /* ---- elementwise ----------------------------------------------------------------------------- */
 
@@ -72,27 +67,6 @@ static void body_add_product(size_t n, const float *a, const float *b, float *re
         sum[i] += a[i] * b[i];
 }
 
-static void body_add_moments(size_t n, const float *restrict x, const float *restrict mean,
-                             float *restrict sum, float *restrict square)
-{
-    for (size_t i = 0; i < n; i++) {
-        float d = x[i] - mean[i];
-        sum[i] += d;
-        square[i] += d * d;
-    }
-}
-
-static void body_add_gradients(size_t n, const float *restrict g, const float *restrict x,
-                               const mn_norm_tables *tables, float *restrict sum,
-                               float *restrict product)
-{
-    const float *restrict mean = tables->mean, *restrict rstd = tables->scale;
-    for (size_t i = 0; i < n; i++) {
-        sum[i] += g[i];
-        product[i] += g[i] * ((x[i] - mean[i]) * rstd[i]);
-    }
-}
-
 static void body_flush(size_t n, float *restrict acc, double *restrict sum)
 {
     for (size_t i = 0; i < n; i++) {
@@ -129,26 +103,6 @@ static double body_total(size_t n, const double *x)
         lane[j] += x[i + j];
     return ((lane[0] + lane[4]) + (lane[1] + lane[5])) +
            ((lane[2] + lane[6]) + (lane[3] + lane[7]));
-}
-
-/* ---- normalisation --------------------------------------------------------------------------- */
-
-static void body_normalize(size_t n, const float *restrict x, const mn_norm_tables *tables,
-                           float *restrict y)
-{
-    const float *restrict mean = tables->mean, *restrict scale = tables->scale;
-    const float *restrict shift = tables->shift;
-    for (size_t i = 0; i < n; i++)
-        y[i] = (x[i] - mean[i]) * scale[i] + shift[i];
-}
-
-static void body_normalize_backward(size_t n, const float *restrict g, const float *restrict x,
-                                    const mn_norm_tables *tables, float *restrict dx)
-{
-    const float *restrict mean = tables->mean, *restrict scale = tables->scale;
-    const float *restrict shift = tables->shift, *restrict gradient = tables->gradient;
-    for (size_t i = 0; i < n; i++)
-        dx[i] = scale[i] * ((g[i] - shift[i]) - (x[i] - mean[i]) * gradient[i]);
 }
 
 /* ---- softmax --------------------------------------------------------------------------------- */
@@ -555,6 +509,7 @@ const mn_bodies MN_BODIES = {
     .keep_factors = body_keep_factors,
     .total = body_total,
     .normalize = body_normalize,
+    .normalize_mask = body_normalize_mask,
     .normalize_backward = body_normalize_backward,
     .max = body_max,
     .min = body_min,

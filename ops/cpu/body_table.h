@@ -87,6 +87,9 @@ typedef struct mn_bodies {
 
     /* y = (x - mean) scale + shift */
     void (*normalize)(size_t n, const float *x, const mn_norm_tables *tables, float *y);
+    /* y = (x - mean) scale + shift <= limit ? 0 : g */
+    void (*normalize_mask)(size_t n, const float *g, const float *x, const mn_norm_tables *tables,
+                           float limit, float *y);
     /* dx = scale (g - shift - (x - mean) gradient) */
     void (*normalize_backward)(size_t n, const float *g, const float *x,
                                const mn_norm_tables *tables, float *dx);
