@@ -135,17 +135,16 @@ static void walk(const norm *m, int64_t channel, int64_t row, int64_t end, piece
         run(m, r * C + channel, channel, mn_min(m->side, end - r) * width, l);
 }
 
-/* g where the result was positive, else 0; from where the sums left it, if they did. */
-static const float *load_gradient(const norm *m, int64_t start, int64_t at, int64_t n,
-                                  const float *x, float *scratch)
+/* The tables from `at` on; those of the mask are for ops that apply it. */
+static mn_norm_tables tables_at(const norm *m, int64_t at)
 {
-    const mn_norm_tables tables = {m->mean + at, m->scale + at, m->bias + at, NULL};
-    float row[MN_BLOCK];
-    if (!m->relu)
-        return mn_row_load(m->call, m->g, start, n, scratch);
-    m->bodies->normalize_mask((size_t)n, mn_row_load(m->call, m->g, start, n, row), x, &tables,
-                              m->limit, scratch);
-    return scratch;
+    return (mn_norm_tables){.mean = m->mean + at,
+                            .scale = m->scale + at,
+                            .shift = m->shift + at,
+                            .gradient = m->gradient + at,
+                            .slope = m->scale + at,
+                            .bias = m->bias + at,
+                            .limit = m->limit};
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
@@ -168,21 +167,20 @@ static void add_moments(const norm *m, int64_t start, int64_t at, int64_t n, lan
 /* Of the residual's gradient, which it writes, if there is one. The table `gradient` holds rstd. */
 static void add_gradients(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
 {
-    const mn_norm_tables tables = {.mean = m->mean + at, .scale = m->gradient + at};
-    float row[2][MN_BLOCK], result[MN_BLOCK];
-    const float *x = mn_row_load(m->call, m->x, start, n, row[0]), *g;
+    mn_norm_tables tables = tables_at(m, at);
+    float row[3][MN_BLOCK], result[MN_BLOCK];
+    const float *x = mn_row_load(m->call, m->x, start, n, row[0]);
+    const float *g = mn_row_load(m->call, m->g, start, n, row[1]);
+    tables.scale = tables.gradient;
     if (m->masked) {
         float *to = mn_row_place(m->masked, start, result);
-        const float *y = mn_row_load(m->call, m->other, start, n, row[1]);
-        float wide[MN_BLOCK];
-        m->bodies->binary[MN_OP_relu_backward]((size_t)n,
-                                               mn_row_load(m->call, m->g, start, n, wide), y, to);
+        const float *y = mn_row_load(m->call, m->other, start, n, row[2]);
+        m->bodies->binary[MN_OP_relu_backward]((size_t)n, g, y, to);
         mn_row_store(m->call, m->masked, start, n, to);
         g = to;
-    } else {
-        g = load_gradient(m, start, at, n, x, row[1]);
     }
-    m->bodies->add_gradients((size_t)n, g, x, &tables, l->acc[0], l->acc[1]);
+    (m->relu ? m->bodies->add_masked_gradients : m->bodies->add_gradients)((size_t)n, g, x, &tables,
+                                                                           l->acc[0], l->acc[1]);
 }
 
 static void sum_rows(const norm *m, int64_t channel, int64_t row, int64_t end, piece_fn add,
@@ -267,26 +265,28 @@ static void add_partials(const norm *m, int which)
             m->sum[which][c] += m->partial[(2 * t + which) * m->channels + c];
 }
 
-/* Mean and sum of squares about it, into sum[0] and sum[1], from those of blocks of task_rows rows,
- * the last one shorter (Chan et al. 1979): each mean weighs as many rows as it has. */
+static double rows_of(const norm *m, int64_t task)
+{
+    return (double)mn_min(m->task_rows, m->rows - task * m->task_rows);
+}
+
+/* Mean and sum of squares about it, into sum[0] and sum[1], from those of the tasks' rows (Chan et
+ * al. 1979): each mean weighs as many rows as it has. */
 static void merge_moments(const norm *m)
 {
+    double *const mean = m->sum[0], *const squares = m->sum[1];
     add_partials(m, 1);
-    for (int pass = 0; pass < 2; pass++) {
-        double *const mean = m->sum[0];
-        for (int64_t c = 0; c < m->channels && pass == 0; c++)
-            mean[c] = 0;
-        for (int64_t t = 0; t < m->tasks; t++) {
-            const double *block = m->partial + 2 * t * m->channels;
-            const double n = (double)mn_min(m->task_rows, m->rows - t * m->task_rows);
-            for (int64_t c = 0; c < m->channels; c++) {
-                const double off = block[c] - mean[c];
-                *(pass == 0 ? &mean[c] : &m->sum[1][c]) += n * (pass == 0 ? block[c] : off * off);
-            }
+    memset(mean, 0, (size_t)m->channels * sizeof *mean);
+    for (int64_t t = 0; t < m->tasks; t++)
+        for (int64_t c = 0; c < m->channels; c++)
+            mean[c] += rows_of(m, t) * m->partial[2 * t * m->channels + c];
+    for (int64_t c = 0; c < m->channels; c++)
+        mean[c] /= (double)m->rows;
+    for (int64_t t = 0; t < m->tasks; t++)
+        for (int64_t c = 0; c < m->channels; c++) {
+            const double off = m->partial[2 * t * m->channels + c] - mean[c];
+            squares[c] += rows_of(m, t) * off * off;
         }
-        for (int64_t c = 0; c < m->channels && pass == 0; c++)
-            mean[c] /= (double)m->rows;
-    }
 }
 
 /* ---- applying the tables --------------------------------------------------------------------- */
@@ -305,14 +305,15 @@ static void round_row(const norm *m, int64_t n, float *x)
 static void apply(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
 {
     const mn_bodies *bodies = m->bodies;
-    const mn_norm_tables tables = {m->mean + at, m->scale + at, m->shift + at, m->gradient + at};
+    const mn_norm_tables tables = tables_at(m, at);
     float row[MN_BLOCK], other[2][MN_BLOCK], result[MN_BLOCK];
     const float *x = mn_row_load(m->call, m->x, start, n, row);
     float *y = mn_row_place(m->y, start, result);
     (void)l;
     if (m->g) {
-        const float *g = load_gradient(m, start, at, n, x, other[0]);
-        bodies->normalize_backward((size_t)n, g, x, &tables, y);
+        const float *g = mn_row_load(m->call, m->g, start, n, other[0]);
+        (m->relu ? bodies->masked_backward : bodies->normalize_backward)((size_t)n, g, x, &tables,
+                                                                         y);
     } else if (!m->relu) {
         bodies->normalize((size_t)n, x, &tables, y);
     } else {
@@ -329,10 +330,12 @@ static void apply(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
     mn_row_store(m->call, m->y, start, n, y);
 }
 
+/* From the end on: what the sums have read last is still near. */
 static void run_rows(const void *arg, int64_t begin, int64_t end)
 {
     const norm *m = arg;
-    for (int64_t r = begin * m->side; r < mn_min(end * m->side, m->rows); r += m->side)
+    const int64_t groups = mn_ceil_div(m->rows, m->side), last = (groups - begin) * m->side;
+    for (int64_t r = (groups - end) * m->side; r < mn_min(last, m->rows); r += m->side)
         for (int64_t channel = 0; channel < m->channels; channel += m->width)
             walk(m, channel, r, mn_min(r + m->side, m->rows), apply, NULL);
 }
