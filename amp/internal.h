@@ -14,8 +14,6 @@ typedef struct mn_autocast {
 
 /* The context's state, made when it is not there; NULL records an error. */
 mn_autocast *mn_autocast_state(mn_context *context);
-/* The op's rule in this context, and whether it is other than that of the table. */
-mn_cast_rule mn_autocast_rule(const mn_context *context, const mn_op *op, bool *overridden);
 /* Casts an op's inputs by its rule: the context's cast hook. */
 mn_status mn_autocast_inputs(mn_context *context, const mn_op *op, mn_tensor **inputs, int count,
                              mn_cast_choice *choice);

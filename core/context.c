@@ -70,6 +70,7 @@ mn_context_options mn_context_options_default(void)
         .kernels = MN_KERNELS_AUTO,
         .seed = 1,
         .winograd = true,
+        .fusion = true,
     };
 }
 
@@ -131,6 +132,7 @@ static bool fill_context(mn_context *context, const mn_context_options *options)
     context->cpu.converters = mn_converters(options->kernels);
     context->cpu.threads = options->threads;
     context->cpu.winograd = options->winograd;
+    context->fusion = options->fusion;
     mn_cpu_describe(context->cpu_name, sizeof context->cpu_name, context->cpu_features,
                     sizeof context->cpu_features);
     if (!mn_scope_push(context))

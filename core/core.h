@@ -191,6 +191,7 @@ struct mn_context {
     void (*warn)(void *user, const char *message); /* NULL once it has been told, or never */
     void *warn_user;
     bool closed;
+    bool fusion;                    /* as in mn_context_options */
     mn_cast_choice cast;            /* about the op that is being applied */
     struct mn_observer *observers;  /* NULL: nobody looks on */
     struct mn_observer *observer;   /* that is told next, while they are told of a call */

@@ -173,6 +173,9 @@ typedef struct mn_context_options {
     /* 3x3 convolutions by Winograd's algorithm where a rule of their shapes says that it pays
      * (default true): as right as the direct way within a small factor, but with other bits. */
     bool winograd;
+    /* Chains of layers run a batch norm and a ReLU after it (mn_residual: also the addition) as one
+     * op, mn_batch_norm_relu, of the same bits, under the batch norm's name (default true). */
+    bool fusion;
 } mn_context_options;
 
 MN_API mn_context_options mn_context_options_default(void);
@@ -501,6 +504,11 @@ MN_API mn_batch_norm_options mn_batch_norm_options_default(void);
  * both are [C], f32 also for 16-bit x (f64 for f64); y has x's dtype. */
 MN_API mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
                                 mn_tensor *const running[3], const mn_batch_norm_options *options);
+/* y = mn_relu(mn_add(mn_batch_norm(x, ...), residual)), or without a residual (NULL) of the batch
+ * norm alone: the same bits in fewer passes over memory. residual has x's dtype and shape. */
+MN_API mn_tensor *mn_batch_norm_relu(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
+                                     mn_tensor *const running[3], mn_tensor *residual,
+                                     const mn_batch_norm_options *options);
 /* y = (x - mean) / sqrt(var + eps) * weight + bias with mean and biased variance over the last
  * `axes` axes, whose shape weight and bias have; Ba et al. 2016, arXiv 1607.06450. Either may be
  * NULL: 1 and 0. They are f32 also for 16-bit x (f64 for f64); y has x's dtype; inside an autocast

@@ -121,18 +121,31 @@ mn_module *mn_linear_layer(mn_context *context, int in_features, int out_feature
 
 enum { BN_WEIGHT, BN_BIAS, BN_MEAN, BN_VAR, BN_COUNT };
 
-static mn_tensor *batch_norm_forward(mn_module *module, mn_tensor *x)
+/* With ReLU after it or not. */
+static mn_tensor *run_batch_norm(mn_module *module, mn_tensor *x, bool relu, mn_tensor *residual)
 {
     mn_batch_norm_options options = module->options.norm;
     options.training = mn_module_is_training(module);
     mn_tensor *const *slots = module->slots;
     mn_tensor *running[3] = {slots[BN_MEAN], slots[BN_VAR], slots[BN_COUNT]};
     const mn_dtype wide = x->dtype == MN_F64 ? MN_F64 : MN_F32;
-    return mn_batch_norm(x, parameter(module, BN_WEIGHT, wide), parameter(module, BN_BIAS, wide),
-                         running, &options);
+    mn_tensor *weight = parameter(module, BN_WEIGHT, wide);
+    mn_tensor *bias = parameter(module, BN_BIAS, wide);
+    return relu ? mn_batch_norm_relu(x, weight, bias, running, residual, &options)
+                : mn_batch_norm(x, weight, bias, running, &options);
+}
+
+static mn_tensor *batch_norm_forward(mn_module *module, mn_tensor *x)
+{
+    return run_batch_norm(module, x, false, NULL);
 }
 
 static const mn_module_class batch_norm_class = {"batch norm", batch_norm_forward};
+
+mn_tensor *mn_module_forward_fused(mn_module *norm, mn_tensor *x, mn_tensor *residual)
+{
+    return mn_module_check(norm, x) == MN_OK ? run_batch_norm(norm, x, true, residual) : NULL;
+}
 
 mn_module *mn_batch_norm_layer(mn_context *context, int channels)
 {
@@ -269,6 +282,18 @@ mn_module *mn_activation_layer(mn_context *context, mn_activation activation)
     if (module != NULL)
         module->options.function = functions[activation];
     return module;
+}
+
+bool mn_module_fuses(const mn_module *norm, const mn_module *relu)
+{
+    static const mn_op_id ops[] = {MN_OP_batch_norm, MN_OP_batch_norm_inference, MN_OP_relu,
+                                   MN_OP_add};
+    bool overridden =
+        norm == NULL || norm->class != &batch_norm_class || !norm->context->fusion ||
+        (relu != NULL && (relu->class != &activation_class || relu->options.function != mn_relu));
+    for (size_t i = 0; i < sizeof ops / sizeof *ops && !overridden; i++)
+        mn_autocast_rule(norm->context, &mn_ops[ops[i]], &overridden);
+    return !overridden;
 }
 
 mn_module *mn_relu_layer(mn_context *context)

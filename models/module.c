@@ -232,18 +232,23 @@ mn_status mn_module_set_parameter_dtype(mn_module *module, mn_dtype dtype)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+mn_status mn_module_check(mn_module *module, mn_tensor *x)
+{
+    mn_context *context = module->context;
+    MN_TRY(mn_error_status(context));
+    MN_TRY(mn_tensor_check(context, x, "module_forward: the input"));
+    if (module->slot_count > 0 && module->slots[0] == NULL)
+        return mn_fail(context, MN_ERR_STATE,
+                       "%s layer has no parameters yet: call mn_module_init on the "
+                       "root of its model first",
+                       module->class->kind);
+    return MN_OK;
+}
+
 mn_tensor *mn_module_forward(mn_module *module, mn_tensor *x)
 {
-    mn_context *context = module != NULL ? module->context : NULL;
-    if (!mn_ok(context) || mn_tensor_check(context, x, "module_forward: the input") != MN_OK)
+    if (module == NULL || mn_module_check(module, x) != MN_OK)
         return NULL;
-    if (module->slot_count > 0 && module->slots[0] == NULL) {
-        mn_fail(context, MN_ERR_STATE,
-                "%s layer has no parameters yet: call mn_module_init on the "
-                "root of its model first",
-                module->class->kind);
-        return NULL;
-    }
     return module->class->forward(module, x);
 }
 

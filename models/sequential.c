@@ -3,33 +3,42 @@
 
 #include <string.h>
 
-static mn_tensor *run_chain(mn_module *module, mn_tensor *x, bool given);
+static mn_tensor *run_chain(mn_module *module, mn_tensor *x, bool given, const mn_module *stop);
 
 static mn_tensor *sequential_forward(mn_module *module, mn_tensor *x)
 {
-    return run_chain(module, x, false);
+    return run_chain(module, x, false, NULL);
 }
 
 static const mn_module_class sequential_class = {"sequential", sequential_forward};
 
-/* Runs one child in a scope of its own, so that only its result lives on: in the scope around it,
- * or `held` by a reference of the caller's. A reference to x that is `given` is released. */
-static mn_tensor *run_child(mn_module *child, mn_tensor *x, bool given, bool held)
+/* How a child runs. */
+typedef struct manner {
+    bool given; /* a reference to x is released */
+    bool held;  /* the result lives by a reference of the caller's; else in the scope */
+    bool fused; /* with a ReLU, and before it the sum with the residual, if there is one */
+    mn_tensor *residual;
+} manner;
+
+/* Runs one child in a scope of its own, so that only its result lives on. */
+static mn_tensor *run_child(mn_module *child, mn_tensor *x, manner how)
 {
     mn_context *context = child->context;
     bool chain = child->class == &sequential_class;
     mn_name_push(context, child->name);
     mn_scope scope = mn_scope_begin(context);
-    mn_tensor *y = chain ? run_chain(child, x, given) : mn_module_forward(child, x);
+    mn_tensor *y = chain       ? run_chain(child, x, how.given, NULL)
+                   : how.fused ? mn_module_forward_fused(child, x, how.residual)
+                               : mn_module_forward(child, x);
     if (!chain && y != NULL && y == x) /* the result has a life of its own */
         y = mn_reshape(x, mn_tensor_ndim(x), mn_tensor_shape(x));
-    if (held)
+    if (how.held)
         mn_retain(y);
     else
         mn_scope_keep(y);
     mn_scope_end(context, scope);
     mn_name_pop(context);
-    if (given && !chain)
+    if (how.given && !chain)
         mn_release(x);
     return y;
 }
@@ -42,8 +51,8 @@ static mn_module *in_chain(const mn_module *module, mn_module *child)
 
 /* Between two layers the activation is held by a reference of ours, given to the next layer and
  * released as soon as it has run, also inside a chain in the chain: under no-grad at most two
- * activations are alive. */
-static mn_tensor *run_chain(mn_module *module, mn_tensor *x, bool given)
+ * activations are alive. The chain ends before `stop`. */
+static mn_tensor *run_chain(mn_module *module, mn_tensor *x, bool given, const mn_module *stop)
 {
     mn_module *child = in_chain(module, module->children), *next;
     if (child == NULL) {
@@ -52,22 +61,48 @@ static mn_tensor *run_chain(mn_module *module, mn_tensor *x, bool given)
             mn_release(x);
         return NULL;
     }
-    for (; child != NULL && x != NULL; child = next) {
+    for (; child != stop && x != NULL; child = next) {
         next = in_chain(module, child->next);
-        x = run_child(child, x, given, next != NULL);
+        const bool fused = next != NULL && mn_module_fuses(child, next);
+        if (fused)
+            next = in_chain(module, next->next);
+        x = run_child(child, x, (manner){.given = given, .held = next != stop, .fused = fused});
         given = true;
     }
     return x;
 }
 
+static mn_module *last_of(const mn_module *module)
+{
+    mn_module *last = NULL;
+    for (mn_module *c = in_chain(module, module->children); c != NULL;
+         c = in_chain(module, c->next))
+        last = c;
+    return last;
+}
+
+static bool is_alike(const mn_tensor *a, const mn_tensor *b)
+{
+    return a != NULL && b != NULL && a->dtype == b->dtype && a->ndim == b->ndim &&
+           memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) == 0;
+}
+
+/* A batch norm at the chain's end waits for the shortcut, to add it and apply ReLU by itself. */
 static mn_tensor *residual_forward(mn_module *module, mn_tensor *x)
 {
+    mn_module *last = last_of(module), *norm = mn_module_fuses(last, NULL) ? last : NULL;
     mn_scope scope = mn_scope_begin(module->context);
-    mn_tensor *y = run_chain(module, x, false);
-    mn_tensor *around = module->shortcut != NULL ? run_child(module->shortcut, x, false, false) : x;
-    mn_tensor *sum = mn_scope_keep(mn_add(y, around));
+    mn_tensor *y = run_chain(module, x, false, norm);
+    mn_tensor *around =
+        module->shortcut != NULL ? run_child(module->shortcut, x, (manner){.held = false}) : x;
+    const bool fused = norm != NULL && is_alike(y, around);
+    if (norm != NULL && y != NULL)
+        y = run_child(norm, y, (manner){.fused = fused, .residual = around});
+    if (!fused)
+        y = mn_add(y, around);
+    mn_scope_keep(y);
     mn_scope_end(module->context, scope);
-    return mn_relu(sum); /* both branches are gone */
+    return fused ? y : mn_relu(y); /* both branches are gone */
 }
 
 static const mn_module_class residual_class = {"residual", residual_forward};

@@ -104,21 +104,40 @@ mn_batch_norm_options mn_batch_norm_options_default(void)
         .size = sizeof(mn_batch_norm_options), .eps = 1e-5, .momentum = 0.1};
 }
 
-mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
-                         mn_tensor *const running[3], const mn_batch_norm_options *options)
+/* With ReLU or without it: `ids` are those of training and of inference. */
+static mn_tensor *apply_batch_norm(const mn_op_id ids[2], mn_tensor *const *given,
+                                   mn_tensor *const running[3],
+                                   const mn_batch_norm_options *options)
 {
     static mn_tensor *const none[3] = {NULL};
-    mn_tensor *const *statistics = running ? running : none;
-    mn_tensor *const inputs[6] = {x, weight, bias, statistics[0], statistics[1], statistics[2]};
+    mn_tensor *const *statistics = running ? running : none, *const residual = given[3];
+    mn_tensor *inputs[7] = {given[0],      given[1],      given[2], statistics[0],
+                            statistics[1], statistics[2], residual};
     mn_batch_norm_options known = mn_batch_norm_options_default();
-    mn_context *context = mn_enter(MN_OP_batch_norm, inputs, 6, 5);
+    mn_context *context = mn_enter(ids[0], inputs, 7, 5);
     if (!context ||
         mn_options_copy(&context->error, "mn_batch_norm", &known, sizeof known, options) != MN_OK)
         return NULL;
     mn_batch_norm_attributes norm = {.eps = known.eps, .momentum = known.momentum};
-    if (known.training)
-        return mn_apply1(MN_OP_batch_norm, inputs, 6, &norm);
-    return mn_apply1(MN_OP_batch_norm_inference, inputs, 5, &norm);
+    if (!known.training)
+        inputs[5] = residual;
+    return mn_apply1(ids[known.training ? 0 : 1], inputs, (known.training ? 6 : 5) + !!residual,
+                     &norm);
+}
+
+mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
+                         mn_tensor *const running[3], const mn_batch_norm_options *options)
+{
+    static const mn_op_id ids[2] = {MN_OP_batch_norm, MN_OP_batch_norm_inference};
+    return apply_batch_norm(ids, (mn_tensor *[]){x, weight, bias, NULL}, running, options);
+}
+
+mn_tensor *mn_batch_norm_relu(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
+                              mn_tensor *const running[3], mn_tensor *residual,
+                              const mn_batch_norm_options *options)
+{
+    static const mn_op_id ids[2] = {MN_OP_batch_norm_relu, MN_OP_batch_norm_inference_relu};
+    return apply_batch_norm(ids, (mn_tensor *[]){x, weight, bias, residual}, running, options);
 }
 
 mn_tensor *mn_layer_norm(mn_tensor *x, int axes, mn_tensor *weight, mn_tensor *bias, double eps)

@@ -83,20 +83,27 @@ mn_status mn_backward_upsample2d(mn_backward_call *call)
 
 /* ---- normalization --------------------------------------------------------------------------- */
 
-/* dx, dw and db, whose op has five inputs. */
-static mn_status give_norm(mn_backward_call *call, mn_op_id id, mn_tensor *const *statistics)
+/* dx, dw and db, and dresidual of an op with a residual, the input of that number. */
+static mn_status give_all(mn_backward_call *call, mn_op_id id, mn_tensor *const *inputs, int count,
+                          int residual)
 {
-    mn_tensor *const inputs[5] = {call->grad_out[0], call->in[0], call->in[1], statistics[0],
-                                  statistics[1]};
     mn_tensor *gradients[MN_MAX_OUTPUTS] = {NULL};
-    if (!call->grad_out[0])
-        return MN_OK; /* only the statistics were used, and nothing flows through them */
-    MN_TRY(mn_apply(call->context, &mn_ops[id], inputs, 5, call->attributes, gradients));
+    MN_TRY(mn_apply(call->context, &mn_ops[id], inputs, count, call->attributes, gradients));
     for (int i = 0; i < 3; i++) {
         if (call->needs[i])
             MN_TRY(mn_give_gradient(call, i, gradients[i]));
     }
-    return MN_OK;
+    return residual && call->needs[residual] ? mn_give_gradient(call, residual, gradients[3])
+                                             : MN_OK;
+}
+
+static mn_status give_norm(mn_backward_call *call, mn_op_id id, mn_tensor *const *statistics)
+{
+    mn_tensor *const inputs[5] = {call->grad_out[0], call->in[0], call->in[1], statistics[0],
+                                  statistics[1]};
+    if (!call->grad_out[0])
+        return MN_OK; /* only the statistics were used, and nothing flows through them */
+    return give_all(call, id, inputs, 5, 0);
 }
 
 /* Also of batch_norm_inference. */
@@ -105,6 +112,29 @@ mn_status mn_backward_batch_norm(mn_backward_call *call)
     const bool training = call->op == &mn_ops[MN_OP_batch_norm];
     const mn_op_id id = training ? MN_OP_batch_norm_backward : MN_OP_batch_norm_inference_backward;
     return give_norm(call, id, training ? &call->out[1] : &call->in[3]);
+}
+
+mn_status mn_backward_batch_norm_relu(mn_backward_call *call)
+{
+    mn_tensor *const bias = call->in_view[6].present ? NULL : call->in[2];
+    mn_tensor *const inputs[7] = {call->grad_out[0], call->in[0],  call->in[1], bias,
+                                  call->out[1],      call->out[2], call->out[0]};
+    if (!call->grad_out[0])
+        return MN_OK;
+    return give_all(call, MN_OP_batch_norm_relu_backward, inputs, 7, 6);
+}
+
+/* That of ReLU, then that of the normalisation. */
+mn_status mn_backward_batch_norm_inference_relu(mn_backward_call *call)
+{
+    mn_tensor *const pair[2] = {call->grad_out[0], call->out[0]};
+    mn_tensor *masked = mn_apply1(MN_OP_relu_backward, pair, 2, NULL);
+    mn_tensor *const inputs[5] = {masked, call->in[0], call->in[1], call->in[3], call->in[4]};
+    if (!masked)
+        return mn_error_status(call->context);
+    if (call->needs[5])
+        MN_TRY(mn_give_gradient(call, 5, masked));
+    return give_all(call, MN_OP_batch_norm_inference_backward, inputs, 5, 0);
 }
 
 /* Also of layer_norm. */

@@ -60,6 +60,27 @@ mn_status mn_infer_batch_norm_inference(mn_infer *infer)
     return MN_OK;
 }
 
+/* The residual, which is added to x's result and so has x's dtype and shape. */
+static mn_status check_residual(mn_infer *infer, int input)
+{
+    if (!infer->in[input].present)
+        return MN_OK;
+    MN_TRY(mn_need_same_dtype(infer, input, 0));
+    return mn_need_same_shape(infer, input, "the residual", 0, "the input");
+}
+
+mn_status mn_infer_batch_norm_relu(mn_infer *infer)
+{
+    MN_TRY(mn_infer_batch_norm(infer));
+    return check_residual(infer, 6);
+}
+
+mn_status mn_infer_batch_norm_inference_relu(mn_infer *infer)
+{
+    MN_TRY(mn_infer_batch_norm_inference(infer));
+    return check_residual(infer, 5);
+}
+
 /* Inputs g, x, w and two statistics; outputs dx, dw, db. */
 mn_status mn_infer_batch_norm_backward(mn_infer *infer)
 {
@@ -71,6 +92,31 @@ mn_status mn_infer_batch_norm_backward(mn_infer *infer)
     mn_output_like(infer, 0, 1);
     mn_output_like(infer, 1, 2);
     mn_output_like(infer, 2, 2);
+    return MN_OK;
+}
+
+/* Inputs g, x, w, b or none, two statistics, y; outputs dx, dw, db, and without b dresidual. */
+mn_status mn_infer_batch_norm_relu_backward(mn_infer *infer)
+{
+    static const char *const names[] = {"the weight", "the bias", "the mean", "rstd"};
+    static const int64_t nothing = 0;
+    const mn_view *x = &infer->in[1];
+    const bool bias = infer->in[3].present;
+    MN_TRY(check_eps(infer));
+    MN_TRY(check_channels(infer, 1, names, 2, bias ? 5 : 2));
+    if (!bias)
+        MN_TRY(check_channels(infer, 1, names + 2, 4, 5));
+    MN_TRY(mn_need_same_dtype(infer, 1, 0));
+    MN_TRY(mn_need_same_dtype(infer, 6, 0));
+    MN_TRY(mn_need_same_shape(infer, 0, "the gradient", 1, "the input"));
+    MN_TRY(mn_need_same_shape(infer, 6, "the result", 1, "the input"));
+    mn_output_like(infer, 0, 1);
+    mn_output_like(infer, 1, 2);
+    mn_output_like(infer, 2, 2);
+    if (bias)
+        mn_output(infer, 3, x->dtype, 1, &nothing);
+    else
+        mn_output_like(infer, 3, 1);
     return MN_OK;
 }
 

@@ -134,7 +134,7 @@ small="--data synthetic:12x12x1:3:64 --model cnn-small --batch 16"
 expect 0 '^bf16 against FP32, 2 batches, loss .*:$' "$minim" shadow $small --batches 2
 grep -q '^no op is past the tolerance 0.5; largest local error' out || fail "shadow: $(cat out)"
 grep -qE '^conv1 conv2d +forward +bf16 +[0-9]' out || fail "shadow: $(cat out)"
-grep -qE '^bn1 batch_norm_backward +backward +bf16 +[0-9]' out || fail "shadow: $(cat out)"
+grep -qE '^bn1 batch_norm_relu_backward +backward +bf16 +[0-9]' out || fail "shadow: $(cat out)"
 grep -q PAST out && fail "shadow: $(cat out)"
 expect 0 'ops past the tolerance 1e-05, first conv1 conv2d;' "$minim" shadow $small --amp fp16 --tolerance 1e-5
 grep -qE '^conv1 conv2d .*  PAST$' out || fail "shadow: $(cat out)"

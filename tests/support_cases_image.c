@@ -51,6 +51,16 @@ static mn_tensor *build_batch_norm(mn_context *ctx, mn_tensor **in, const op_cas
     return mn_batch_norm(in[0], in[1], in[2], running, &o);
 }
 
+/* parameters: training, a residual */
+static mn_tensor *build_batch_norm_relu(mn_context *ctx, mn_tensor **in, const op_case *c)
+{
+    (void)ctx;
+    mn_batch_norm_options o = mn_batch_norm_options_default();
+    o.training = c->p[0] != 0;
+    mn_tensor *running[3] = {in[3], in[4], NULL};
+    return mn_batch_norm_relu(in[0], in[1], in[2], running, c->p[1] ? in[5] : NULL, &o);
+}
+
 /* parameters: groups, or axes of a layer norm, negative; 1: the second input is the bias */
 static mn_tensor *build_group_norm(mn_context *ctx, mn_tensor **in, const op_case *c)
 {
@@ -133,6 +143,16 @@ const op_case mn_cases_image[] = {
          .p = {1}, .once = true),
     CASE("batch norm eval", .build = build_batch_norm, .inputs = {BN_INPUTS(N(2, 3, 2, 5), 5)},
          .once = true),
+    CASE("batch norm relu", .build = build_batch_norm_relu, .inputs = {BN_INPUTS(N(3, 5, 2, 7), 7)},
+         .p = {1}, .once = true),
+    CASE("batch norm relu c 1", .build = build_batch_norm_relu, .inputs = {BN_INPUTS(N(13, 1), 1)},
+         .p = {1}, .once = true),
+    CASE("batch norm add relu", .build = build_batch_norm_relu,
+         .inputs = {BN_INPUTS(N(2, 3, 2, 5), 5), N(2, 3, 2, 5)}, .p = {1, 1}, .once = true),
+    CASE("batch norm relu eval", .build = build_batch_norm_relu,
+         .inputs = {BN_INPUTS(N(2, 3, 2, 5), 5)}, .once = true),
+    CASE("batch norm add relu eval", .build = build_batch_norm_relu,
+         .inputs = {BN_INPUTS(N(2, 3, 2, 5), 5), N(2, 3, 2, 5)}, .p = {0, 1}, .once = true),
     CASE("layer norm", .build = build_group_norm,
          .inputs = {N(5, 3, 31), INPUT(PARAM, 31), INPUT(PARAM, 31)}, .p = {-1}, .once = true),
     CASE("layer norm 2 axes", .build = build_group_norm,

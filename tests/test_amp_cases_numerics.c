@@ -78,7 +78,7 @@ static void expect_half(const mn_trace *trace)
 {
     const struct {
         const char *layer, *op;
-    } ran[3] = {{"conv", "conv2d"}, {"bn", "batch_norm"}, {"fc", "linear"}};
+    } ran[3] = {{"conv", "conv2d"}, {"bn", "batch_norm_relu"}, {"fc", "linear"}};
     for (int i = 0; i < 3; i++) {
         mn_trace_entry e;
         int found = 0;

@@ -116,7 +116,7 @@ static const fault faults[] = {
     {1024, NAN, NULL, 0, MN_OVERFLOW_INPUT, "conv", "cast", "", MN_FORWARD, MN_F16, "the data?"},
     {1024, 0.5F, "fc.weight", (double)INFINITY, MN_OVERFLOW_INPUT, "fc", "cast", "fc.weight",
      MN_FORWARD, MN_F16, "not finite before: fc.weight"},
-    {1024, 0.5F, "bn.weight", (double)NAN, MN_OVERFLOW_INPUT, "bn", "batch_norm", "bn.weight",
+    {1024, 0.5F, "bn.weight", (double)NAN, MN_OVERFLOW_INPUT, "bn", "batch_norm_relu", "bn.weight",
      MN_FORWARD, MN_F16, "bn.weight"},
 };
 enum { FAULTS = (int)(sizeof faults / sizeof *faults) };

@@ -5,12 +5,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The row of the first batch norm. */
+/* The row of the first batch norm, with ReLU or without. */
 static const mn_shadow_row *batch_norm(const mn_shadow_report *r)
 {
     ck_assert_ptr_nonnull(r);
     for (int64_t i = 0; i < r->row_count; i++)
-        if (strcmp(r->rows[i].op, "batch_norm") == 0 && strcmp(r->rows[i].layer, "bn1") == 0)
+        if (strncmp(r->rows[i].op, "batch_norm", 10) == 0 && strcmp(r->rows[i].layer, "bn1") == 0)
             return &r->rows[i];
     ck_abort_msg("no row of batch norm");
     return NULL;

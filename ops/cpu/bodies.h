@@ -9,6 +9,7 @@
 #include "ops/cpu/bodies_loss.h"
 #include "ops/cpu/bodies_elementwise.h"
 #include "ops/cpu/bodies_pool.h"
+#include "ops/cpu/bodies_norm.h"
 #include "ops/cpu/bodies_winograd.h"
 #include "ops/cpu/body_table.h"
 
@@ -67,27 +68,6 @@ static void body_add_product(size_t n, const float *a, const float *b, float *re
         sum[i] += a[i] * b[i];
 }
 
-static void body_add_moments(size_t n, const float *restrict x, const float *restrict mean,
-                             float *restrict sum, float *restrict square)
-{
-    for (size_t i = 0; i < n; i++) {
-        float d = x[i] - mean[i];
-        sum[i] += d;
-        square[i] += d * d;
-    }
-}
-
-static void body_add_gradients(size_t n, const float *restrict g, const float *restrict x,
-                               const mn_norm_tables *tables, float *restrict sum,
-                               float *restrict product)
-{
-    const float *restrict mean = tables->mean, *restrict rstd = tables->scale;
-    for (size_t i = 0; i < n; i++) {
-        sum[i] += g[i];
-        product[i] += g[i] * ((x[i] - mean[i]) * rstd[i]);
-    }
-}
-
 static void body_flush(size_t n, float *restrict acc, double *restrict sum)
 {
     for (size_t i = 0; i < n; i++) {
@@ -124,26 +104,6 @@ static double body_total(size_t n, const double *x)
         lane[j] += x[i + j];
     return ((lane[0] + lane[4]) + (lane[1] + lane[5])) +
            ((lane[2] + lane[6]) + (lane[3] + lane[7]));
-}
-
-/* ---- normalisation --------------------------------------------------------------------------- */
-
-static void body_normalize(size_t n, const float *restrict x, const mn_norm_tables *tables,
-                           float *restrict y)
-{
-    const float *restrict mean = tables->mean, *restrict scale = tables->scale;
-    const float *restrict shift = tables->shift;
-    for (size_t i = 0; i < n; i++)
-        y[i] = (x[i] - mean[i]) * scale[i] + shift[i];
-}
-
-static void body_normalize_backward(size_t n, const float *restrict g, const float *restrict x,
-                                    const mn_norm_tables *tables, float *restrict dx)
-{
-    const float *restrict mean = tables->mean, *restrict scale = tables->scale;
-    const float *restrict shift = tables->shift, *restrict gradient = tables->gradient;
-    for (size_t i = 0; i < n; i++)
-        dx[i] = scale[i] * ((g[i] - shift[i]) - (x[i] - mean[i]) * gradient[i]);
 }
 
 /* ---- softmax --------------------------------------------------------------------------------- */
@@ -414,11 +374,13 @@ const mn_bodies MN_BODIES = {
     .add_product = body_add_product,
     .add_moments = body_add_moments,
     .add_gradients = body_add_gradients,
+    .add_masked_gradients = body_add_masked_gradients,
     .flush = body_flush,
     .keep_factors = body_keep_factors,
     .total = body_total,
     .normalize = body_normalize,
     .normalize_backward = body_normalize_backward,
+    .masked_backward = body_masked_backward,
     .max = body_max,
     .min = body_min,
     .max_number = body_max_number,

@@ -18,6 +18,9 @@ typedef struct mn_norm_tables {
     const float *scale;    /* rstd w; or rstd alone for sums */
     const float *shift;    /* forward: b; backward: mean of g */
     const float *gradient; /* backward: rstd^2 mean of g (x - mean) */
+    /* Of ReLU's backward: where (x - mean) slope + bias <= limit, g is 0. */
+    const float *slope, *bias;
+    float limit;
 } mn_norm_tables;
 
 /* Of one optimizer step. */
@@ -83,6 +86,8 @@ typedef struct mn_bodies {
     /* g and g (x - mean) scale. */
     void (*add_gradients)(size_t n, const float *g, const float *x, const mn_norm_tables *tables,
                           float *sum, float *product);
+    void (*add_masked_gradients)(size_t n, const float *g, const float *x,
+                                 const mn_norm_tables *tables, float *sum, float *product);
     /* sum += acc in f64; acc = 0. */
     void (*flush)(size_t n, float *acc, double *sum);
     double (*total)(size_t n, const double *x); /* sum of all */
@@ -95,6 +100,8 @@ typedef struct mn_bodies {
     /* dx = scale (g - shift - (x - mean) gradient) */
     void (*normalize_backward)(size_t n, const float *g, const float *x,
                                const mn_norm_tables *tables, float *dx);
+    void (*masked_backward)(size_t n, const float *g, const float *x, const mn_norm_tables *tables,
+                            float *dx);
 
     void (*max)(size_t n, const float *x, float *largest); /* NaN wins */
     void (*min)(size_t n, const float *x, float *smallest);

@@ -303,7 +303,8 @@ static void backward_item(const norm *m, const item *t, double *const sum[2])
 {
     float shift[LANES], gradient[LANES], weight[LANES], result[LANES];
     tables table;
-    const mn_norm_tables of = {table.mean, table.scale, table.shift, table.gradient};
+    const mn_norm_tables of = {
+        .mean = table.mean, .scale = table.scale, .shift = table.shift, .gradient = table.gradient};
     lanes l;
     row in;
     spread(m, t, m->mean + t->statistic, table.mean);

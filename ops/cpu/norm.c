@@ -1,5 +1,6 @@
-/* Batch normalisation. Statistics take two passes: sums, then sums about that mean, whose first one
- * corrects the mean and whose second one is free of cancellation. */
+/* Batch normalisation, alone and with a residual added and ReLU applied. Sums are taken in tasks,
+ * blocks of rows cut by shape alone, each with statistics about a mean of its own; what is merged
+ * in the end is free of cancellation, and x is read once. */
 #include "ops/cpu/run.h"
 
 #include "core/math.h"
@@ -7,49 +8,93 @@
 #include <math.h>
 #include <string.h>
 
+#define TERMS      256   /* most f32 terms in a lane */
+#define FIRST      8     /* terms of each lane that give a task's first estimate of the mean */
+#define MOST_TASKS 64    /* of sums */
+#define PARTIALS   16384 /* sums of all tasks, where one task has not more */
+
 typedef struct norm {
     const mn_call *call;
+    const mn_bodies *bodies;
     const mn_view *x, *g, *y; /* forward without g */
+    const mn_view *other;     /* the residual; backward: the result, if there was a residual */
+    const mn_view *masked; /* backward: the residual's gradient, g where the result is positive */
+    bool relu;
+    float limit; /* what is not above it is not positive after rounding to x's dtype */
     int64_t rows, channels;
-    int64_t period; /* length of the tables: as many whole rows as fit a block, at least one */
+    int64_t width;  /* of a strip: channels taken at once */
+    int64_t side;   /* rows of a strip taken at once, as far as they are contiguous */
+    int64_t length; /* of a table: channels, repeated for all rows taken at once */
+    int64_t tasks, task_rows;
     double eps, momentum;
-    double *sum[2]; /* per channel */
-    float *mean, *scale, *shift, *gradient;
+    double *sum[2];  /* per channel */
+    double *partial; /* [tasks][2][channels] */
+    float *mean, *scale, *shift, *gradient, *bias;
 } norm;
 
-/* Of all four ops. Input 0 has x's shape. */
+/* f32 accumulators and f64 sums of what is taken at once. */
+typedef struct lanes {
+    float acc[2][MN_BLOCK];
+    double sum[2][MN_BLOCK];
+    float mean[MN_BLOCK]; /* statistics: a first estimate */
+} lanes;
+
+static void cut(norm *m, const mn_view *x)
+{
+    const mn_split split = mn_split_at(x, x->ndim - 1);
+    const int64_t C = split.size, strips = mn_max(1, mn_ceil_div(C, MN_BLOCK));
+    m->rows = split.outer;
+    m->channels = C;
+    m->width = mn_ceil_div(C, strips);
+    m->side = strips == 1 && C > 0 ? MN_BLOCK / C : 1;
+    m->length = mn_max(C, m->side * C);
+    const int64_t most = mn_min(MOST_TASKS, PARTIALS / mn_max(1, 2 * C));
+    const int64_t count = mn_max(1, mn_min(x->numel / MN_CHUNK, most));
+    m->task_rows = mn_ceil_div(mn_ceil_div(m->rows, count), m->side) * m->side;
+    m->tasks = m->rows > 0 ? mn_ceil_div(m->rows, m->task_rows) : 0;
+}
+
+/* Of all these ops. Input 0 has x's shape. */
 mn_status mn_cpu_batch_norm_prepare(const mn_call *call, mn_plan *plan, size_t *workspace_bytes)
 {
-    const mn_view *x = &call->in[0];
-    size_t channels;
+    norm m = {.call = call};
+    size_t doubles, floats;
     (void)plan;
-    bool fits = mn_size_add((size_t)x->shape[x->ndim - 1], MN_BLOCK, &channels) &&
-                mn_size_mul(channels, 2 * sizeof(double) + 4 * sizeof(float), workspace_bytes);
+    cut(&m, &call->in[0]);
+    bool fits =
+        mn_size_mul((size_t)m.channels, 2 * sizeof(double) * (size_t)(1 + m.tasks), &doubles) &&
+        mn_size_mul((size_t)m.length, 5 * sizeof(float), &floats) &&
+        mn_size_add(doubles, floats, workspace_bytes);
     return fits ? MN_OK : MN_ERR_MEMORY;
+}
+
+static float limit_of(mn_dtype dtype)
+{
+    /* Halves of the smallest subnormals, which round to even. */
+    return dtype == MN_F16 ? 0x1p-25F : dtype == MN_BF16 ? 0x1p-134F : 0.0F;
 }
 
 static norm norm_of(const mn_call *call, const mn_view *x, const mn_view *g)
 {
     const mn_batch_norm_attributes *a = (const void *)call->attributes.bytes;
-    const mn_split split = mn_split_at(x, x->ndim - 1);
-    const int64_t C = split.size, length = C + MN_BLOCK;
-    double *sums = call->workspace;
-    float *tables = (float *)(void *)(sums + 2 * C);
-    memset(tables, 0, (size_t)(4 * length) * sizeof *tables);
-    return (norm){.call = call,
-                  .x = x,
-                  .g = g,
-                  .y = &call->out[0],
-                  .rows = split.outer,
-                  .channels = C,
-                  .period = C > 0 && C <= MN_BLOCK ? MN_BLOCK / C * C : C,
-                  .eps = a->eps,
-                  .momentum = a->momentum,
-                  .sum = {sums, sums + C},
-                  .mean = tables,
-                  .scale = tables + length,
-                  .shift = tables + 2 * length,
-                  .gradient = tables + 3 * length};
+    norm m = {.call = call,
+              .bodies = mn_bodies_of(call),
+              .x = x,
+              .g = g,
+              .y = &call->out[0],
+              .limit = limit_of(x->dtype),
+              .eps = a->eps,
+              .momentum = a->momentum};
+    cut(&m, x);
+    m.sum[0] = call->workspace;
+    m.sum[1] = m.sum[0] + m.channels;
+    m.partial = m.sum[1] + m.channels;
+    float **const tables[] = {&m.mean, &m.scale, &m.shift, &m.gradient, &m.bias};
+    float *at = (float *)(void *)(m.partial + 2 * m.tasks * m.channels);
+    memset(at, 0, (size_t)(5 * m.length) * sizeof *at);
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        *tables[i] = at + (int64_t)i * m.length;
+    return m;
 }
 
 /* f32 inputs with one element per channel. */
@@ -63,90 +108,248 @@ static double rstd_of(const norm *m, double variance)
     return 1 / sqrt(variance + m->eps);
 }
 
-/* ---- passes over x --------------------------------------------------------------------------- */
-
-static void keep(const void *arg, int64_t start, int64_t n, const double *first,
-                 const double *second)
+static void repeat(float *table, int64_t channels, int64_t length)
 {
-    const norm *m = arg;
-    for (int64_t i = 0; i < n; i++) {
-        m->sum[0][start + i] = first[i];
-        m->sum[1][start + i] = second[i];
+    for (int64_t i = channels; i < length; i += channels)
+        memcpy(table + i, table, (size_t)channels * sizeof *table);
+}
+
+/* Tables whose first `channels` elements are filled in. */
+static void repeat_tables(const norm *m)
+{
+    float *const tables[] = {m->mean, m->scale, m->shift, m->gradient, m->bias};
+    for (size_t i = 0; m->channels > 0 && i < sizeof tables / sizeof *tables; i++)
+        repeat(tables[i], m->channels, m->length);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* n elements from start on, whose channels' factors begin at `at` of the tables. */
+typedef void (*piece_fn)(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l);
+
+/* Rows of the strip that begins at a channel. */
+static void walk(const norm *m, int64_t channel, int64_t row, int64_t end, piece_fn run, lanes *l)
+{
+    const int64_t C = m->channels, width = mn_min(m->width, C - channel);
+    for (int64_t r = row; r < end; r += m->side)
+        run(m, r * C + channel, channel, mn_min(m->side, end - r) * width, l);
+}
+
+/* The tables from `at` on; those of the mask are for ops that apply it. */
+static mn_norm_tables tables_at(const norm *m, int64_t at)
+{
+    return (mn_norm_tables){.mean = m->mean + at,
+                            .scale = m->scale + at,
+                            .shift = m->shift + at,
+                            .gradient = m->gradient + at,
+                            .slope = m->scale + at,
+                            .bias = m->bias + at,
+                            .limit = m->limit};
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+static void add_x(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
+{
+    float row[MN_BLOCK];
+    (void)at;
+    m->bodies->accumulate((size_t)n, l->acc[0], mn_row_load(m->call, m->x, start, n, row));
+}
+
+static void add_moments(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
+{
+    float row[MN_BLOCK];
+    (void)at;
+    m->bodies->add_moments((size_t)n, mn_row_load(m->call, m->x, start, n, row), l->mean, l->acc[0],
+                           l->acc[1]);
+}
+
+/* Of the residual's gradient, which it writes, if there is one. The table `gradient` holds rstd. */
+static void add_gradients(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
+{
+    mn_norm_tables tables = tables_at(m, at);
+    float row[3][MN_BLOCK], result[MN_BLOCK];
+    const float *x = mn_row_load(m->call, m->x, start, n, row[0]);
+    const float *g = mn_row_load(m->call, m->g, start, n, row[1]);
+    tables.scale = tables.gradient;
+    if (m->masked) {
+        float *to = mn_row_place(m->masked, start, result);
+        const float *y = mn_row_load(m->call, m->other, start, n, row[2]);
+        m->bodies->binary[MN_OP_relu_backward]((size_t)n, g, y, to);
+        mn_row_store(m->call, m->masked, start, n, to);
+        g = to;
+    }
+    (m->relu ? m->bodies->add_masked_gradients : m->bodies->add_gradients)((size_t)n, g, x, &tables,
+                                                                           l->acc[0], l->acc[1]);
+}
+
+static void sum_rows(const norm *m, int64_t channel, int64_t row, int64_t end, piece_fn add,
+                     lanes *l)
+{
+    const int64_t step = TERMS * m->side;
+    memset(l->acc, 0, sizeof l->acc);
+    memset(l->sum, 0, sizeof l->sum);
+    for (; row < end; row += step) {
+        walk(m, channel, row, mn_min(end, row + step), add, l);
+        for (int k = 0; k < 2; k++)
+            m->bodies->flush(MN_BLOCK, l->acc[k], l->sum[k]);
     }
 }
 
-static void add_up(const norm *m, mn_term term, const float *mean, const float *rstd)
+/* Over the lanes of a channel. */
+static double lane_sum(const norm *m, const double *sum, int64_t c, int64_t width)
 {
-    const mn_sums sums = {.call = m->call,
-                          .term = term,
-                          .rows = m->rows,
-                          .channels = m->channels,
-                          .x = m->x,
-                          .g = m->g,
-                          .mean = mean,
-                          .rstd = rstd,
-                          .finish = keep,
-                          .arg = m};
-    mn_run_sums(&sums);
+    double total = 0;
+    for (int64_t i = c; i < m->side * width; i += width)
+        total += sum[i];
+    return total;
 }
 
-/* n elements from start on, whose channels' factors begin at `at` of the tables. */
-static void apply(const norm *m, int64_t at, int64_t start, int64_t n)
+/* Mean and sum of squares about it of each channel over the rows of a task. Squares are taken about
+ * the mean of its first rows, from which its own one is not far off. */
+static void find_moments(const norm *m, int64_t channel, int64_t row, int64_t end,
+                         double *const to[2])
 {
-    const mn_bodies *bodies = mn_bodies_of(m->call);
-    const mn_norm_tables tables = {m->mean + at, m->scale + at, m->shift + at, m->gradient + at};
-    float row[MN_BLOCK], other[MN_BLOCK], result[MN_BLOCK];
+    const int64_t width = mn_min(m->width, m->channels - channel);
+    const int64_t first = mn_min(end - row, FIRST * m->side);
+    lanes l;
+    sum_rows(m, channel, row, row + first, add_x, &l);
+    for (int64_t c = 0; c < width; c++) {
+        const float mean = (float)(lane_sum(m, l.sum[0], c, width) / (double)first);
+        l.mean[c] = mn_isfinite_f32(mean) ? mean : 0;
+    }
+    repeat(l.mean, width, m->side * width);
+    sum_rows(m, channel, row, end, add_moments, &l);
+    for (int64_t c = 0; c < width; c++) {
+        const double sum = lane_sum(m, l.sum[0], c, width), off = sum / (double)(end - row);
+        const double squares = lane_sum(m, l.sum[1], c, width) - off * sum;
+        to[0][c] = (double)l.mean[c] + off;
+        to[1][c] = squares < 0 ? 0 : squares; /* NaN stays */
+    }
+}
+
+static void run_sums(const void *arg, int64_t begin, int64_t end)
+{
+    const norm *m = arg;
+    const int64_t strips = mn_ceil_div(m->channels, m->width);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t task = i / strips, channel = i % strips * m->width;
+        const int64_t row = task * m->task_rows, last = mn_min(row + m->task_rows, m->rows);
+        double *first = m->partial + 2 * task * m->channels + channel;
+        double *const to[2] = {first, first + m->channels};
+        const int64_t width = mn_min(m->width, m->channels - channel);
+        lanes l;
+        if (!m->g) {
+            find_moments(m, channel, row, last, to);
+            continue;
+        }
+        sum_rows(m, channel, row, last, add_gradients, &l);
+        for (int k = 0; k < 2; k++)
+            for (int64_t c = 0; c < width; c++)
+                to[k][c] = lane_sum(m, l.sum[k], c, width);
+    }
+}
+
+static void run_tasks(const norm *m)
+{
+    if (m->channels > 0)
+        mn_run_ranges(m->call, m->tasks * mn_ceil_div(m->channels, m->width), 1, run_sums, m);
+}
+
+static void add_partials(const norm *m, int which)
+{
+    for (int64_t c = 0; c < m->channels; c++)
+        m->sum[which][c] = 0;
+    for (int64_t t = 0; t < m->tasks; t++)
+        for (int64_t c = 0; c < m->channels; c++)
+            m->sum[which][c] += m->partial[(2 * t + which) * m->channels + c];
+}
+
+static double rows_of(const norm *m, int64_t task)
+{
+    return (double)mn_min(m->task_rows, m->rows - task * m->task_rows);
+}
+
+/* Mean and sum of squares about it, into sum[0] and sum[1], from those of the tasks' rows (Chan et
+ * al. 1979): each mean weighs as many rows as it has. */
+static void merge_moments(const norm *m)
+{
+    double *const mean = m->sum[0], *const squares = m->sum[1];
+    add_partials(m, 1);
+    memset(mean, 0, (size_t)m->channels * sizeof *mean);
+    for (int64_t t = 0; t < m->tasks; t++)
+        for (int64_t c = 0; c < m->channels; c++)
+            mean[c] += rows_of(m, t) * m->partial[2 * t * m->channels + c];
+    for (int64_t c = 0; c < m->channels; c++)
+        mean[c] /= (double)m->rows;
+    for (int64_t t = 0; t < m->tasks; t++)
+        for (int64_t c = 0; c < m->channels; c++) {
+            const double off = m->partial[2 * t * m->channels + c] - mean[c];
+            squares[c] += rows_of(m, t) * off * off;
+        }
+}
+
+/* ---- applying the tables --------------------------------------------------------------------- */
+
+/* x in place of its rounding to y's dtype. */
+static void round_row(const norm *m, int64_t n, float *x)
+{
+    const mn_converter *converter = &m->call->cpu->converters[m->y->dtype];
+    uint16_t half[MN_BLOCK];
+    if (m->y->dtype == MN_F32)
+        return;
+    converter->from_f32((size_t)n, x, half);
+    converter->to_f32((size_t)n, half, x);
+}
+
+static void apply(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
+{
+    const mn_bodies *bodies = m->bodies;
+    const mn_norm_tables tables = tables_at(m, at);
+    float row[MN_BLOCK], other[2][MN_BLOCK], result[MN_BLOCK];
     const float *x = mn_row_load(m->call, m->x, start, n, row);
     float *y = mn_row_place(m->y, start, result);
-    if (m->g)
-        bodies->normalize_backward((size_t)n, mn_row_load(m->call, m->g, start, n, other), x,
-                                   &tables, y);
-    else
+    (void)l;
+    if (m->g) {
+        const float *g = mn_row_load(m->call, m->g, start, n, other[0]);
+        (m->relu ? bodies->masked_backward : bodies->normalize_backward)((size_t)n, g, x, &tables,
+                                                                         y);
+    } else if (!m->relu) {
         bodies->normalize((size_t)n, x, &tables, y);
+    } else {
+        const float *sum = other[0];
+        bodies->normalize((size_t)n, x, &tables, other[0]);
+        if (m->other) {
+            round_row(m, n, other[0]);
+            const float *r = mn_row_load(m->call, m->other, start, n, result);
+            bodies->binary[MN_OP_add]((size_t)n, other[0], r, other[1]);
+            sum = other[1];
+        }
+        bodies->binary[MN_OP_relu]((size_t)n, sum, sum, y);
+    }
     mn_row_store(m->call, m->y, start, n, y);
 }
 
-static void run_periods(const void *arg, int64_t begin, int64_t end)
+/* From the end on: what the sums have read last is still near. */
+static void run_rows(const void *arg, int64_t begin, int64_t end)
 {
     const norm *m = arg;
-    const int64_t last = mn_min(end * m->period, m->x->numel);
-    for (int64_t i = begin * m->period; i < last; i += m->period)
-        for (int64_t c = 0; c < m->period && i + c < last; c += MN_BLOCK)
-            apply(m, c, i + c, mn_min(mn_min(MN_BLOCK, m->period - c), last - i - c));
+    const int64_t groups = mn_ceil_div(m->rows, m->side), last = (groups - begin) * m->side;
+    for (int64_t r = (groups - end) * m->side; r < mn_min(last, m->rows); r += m->side)
+        for (int64_t channel = 0; channel < m->channels; channel += m->width)
+            walk(m, channel, r, mn_min(r + m->side, m->rows), apply, NULL);
 }
 
-/* Applies the tables, whose first `channels` elements are filled in. */
 static void sweep(const norm *m)
 {
-    float *const table[4] = {m->mean, m->scale, m->shift, m->gradient};
     if (m->x->numel == 0)
         return;
-    for (int k = 0; k < 4; k++)
-        for (int64_t i = m->channels; i < m->period; i += m->channels)
-            memcpy(table[k] + i, table[k], (size_t)m->channels * sizeof(float));
-    mn_run_ranges(m->call, mn_ceil_div(m->x->numel, m->period), mn_max(1, MN_CHUNK / m->period),
-                  run_periods, m);
+    repeat_tables(m);
+    mn_run_ranges(m->call, mn_ceil_div(m->rows, m->side), mn_max(1, MN_CHUNK / m->length), run_rows,
+                  m);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
-
-/* Exact mean and sum of squares about it, into sum[0] and sum[1]. */
-static void find_statistics(const norm *m)
-{
-    const double count = (double)m->rows;
-    add_up(m, MN_TERM_X, NULL, NULL);
-    /* A first estimate, rounded to f32 so that the second pass subtracts just that. */
-    for (int64_t c = 0; c < m->channels; c++)
-        m->mean[c] = (float)(m->sum[0][c] / count);
-    add_up(m, MN_TERM_MOMENTS, m->mean, NULL);
-    for (int64_t c = 0; c < m->channels; c++) {
-        /* sum (x - m)^2 is too large by n (mean - m)^2. */
-        const double correction = m->sum[0][c] / count;
-        const double about_mean = m->sum[1][c] - correction * m->sum[0][c];
-        m->sum[0][c] = (double)m->mean[c] + correction;
-        m->sum[1][c] = about_mean < 0 ? 0 : about_mean; /* NaN stays */
-    }
-}
 
 /* running = (1 - momentum) running + momentum statistic, unless a statistic is not finite. The
  * unbiased variance has one degree less than rows; a single row has no spread. */
@@ -168,12 +371,22 @@ static void update_running(const norm *m)
         *count += 1;
 }
 
+/* `residual`: which input it is. */
+static norm forward_of(const mn_call *call, mn_op_id with_relu, int residual)
+{
+    norm m = norm_of(call, &call->in[0], NULL);
+    m.relu = call->op == &mn_ops[with_relu];
+    m.other = m.relu && mn_has_input(call, residual) ? &call->in[residual] : NULL;
+    return m;
+}
+
 void mn_cpu_batch_norm(const mn_call *call)
 {
-    const norm m = norm_of(call, &call->in[0], NULL);
+    const norm m = forward_of(call, MN_OP_batch_norm_relu, 6);
     const float *weight = vector(&m, 1), *bias = vector(&m, 2);
     float *mean = call->out[1].data, *rstd = call->out[2].data;
-    find_statistics(&m);
+    run_tasks(&m);
+    merge_moments(&m);
     update_running(&m);
     for (int64_t c = 0; c < m.channels; c++) {
         mean[c] = m.mean[c] = (float)m.sum[0][c];
@@ -186,7 +399,7 @@ void mn_cpu_batch_norm(const mn_call *call)
 
 void mn_cpu_batch_norm_inference(const mn_call *call)
 {
-    const norm m = norm_of(call, &call->in[0], NULL);
+    const norm m = forward_of(call, MN_OP_batch_norm_inference_relu, 5);
     const float *weight = vector(&m, 1), *bias = vector(&m, 2);
     const float *mean = vector(&m, 3), *variance = vector(&m, 4);
     for (int64_t c = 0; c < m.channels; c++) {
@@ -199,42 +412,72 @@ void mn_cpu_batch_norm_inference(const mn_call *call)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-static void find_gradients(const norm *m, const float *rstd)
+/* The tables have mean, rstd in `gradient` and, for the mask, scale and bias. */
+static void find_gradients(const norm *m)
 {
     float *dw = m->call->out[1].data, *db = m->call->out[2].data;
-    add_up(m, MN_TERM_GRADIENTS, vector(m, 3), rstd);
+    repeat_tables(m);
+    run_tasks(m);
+    add_partials(m, 0);
+    add_partials(m, 1);
     for (int64_t c = 0; c < m->channels; c++) {
         db[c] = (float)m->sum[0][c];
         dw[c] = (float)m->sum[1][c];
     }
 }
 
+static void run_backward(norm *m, const float *mean, const float *rstd)
+{
+    const float *weight = vector(m, 2);
+    const double count = (double)m->rows;
+    for (int64_t c = 0; c < m->channels; c++) {
+        m->mean[c] = mean[c];
+        m->gradient[c] = rstd[c];
+        m->scale[c] = weight[c] * rstd[c];
+    }
+    find_gradients(m);
+    for (int64_t c = 0; c < m->channels; c++) {
+        m->shift[c] = (float)(m->sum[0][c] / count);
+        m->gradient[c] = (float)(m->sum[1][c] / count * (double)rstd[c]);
+    }
+    if (m->masked)
+        m->g = m->masked;
+    sweep(m);
+}
+
 void mn_cpu_batch_norm_backward(const mn_call *call)
 {
-    const norm m = norm_of(call, &call->in[1], &call->in[0]);
-    const float *weight = vector(&m, 2), *mean = vector(&m, 3), *rstd = vector(&m, 4);
-    const double count = (double)m.rows;
-    find_gradients(&m, rstd);
-    for (int64_t c = 0; c < m.channels; c++) {
-        m.mean[c] = mean[c];
-        m.scale[c] = weight[c] * rstd[c];
-        m.shift[c] = (float)(m.sum[0][c] / count);
-        m.gradient[c] = (float)(m.sum[1][c] / count * (double)rstd[c]);
+    norm m = norm_of(call, &call->in[1], &call->in[0]);
+    run_backward(&m, vector(&m, 3), vector(&m, 4));
+}
+
+/* The mask comes from x, which is read anyway, unless a residual was added to what x gives. */
+void mn_cpu_batch_norm_relu_backward(const mn_call *call)
+{
+    norm m = norm_of(call, &call->in[1], &call->in[0]);
+    m.relu = mn_has_input(call, 3);
+    if (m.relu)
+        memcpy(m.bias, vector(&m, 3), (size_t)m.channels * sizeof(float));
+    else {
+        m.other = &call->in[6];
+        m.masked = &call->out[3];
     }
-    sweep(&m);
+    run_backward(&m, vector(&m, 4), vector(&m, 5));
 }
 
 /* dx = g w rstd: g takes the place of x, and mean and shift are 0. */
 void mn_cpu_batch_norm_inference_backward(const mn_call *call)
 {
     norm m = norm_of(call, &call->in[1], &call->in[0]);
-    const float *weight = vector(&m, 2), *variance = vector(&m, 4);
+    const float *weight = vector(&m, 2), *mean = vector(&m, 3), *variance = vector(&m, 4);
     for (int64_t c = 0; c < m.channels; c++) {
         const double rstd = rstd_of(&m, (double)variance[c]);
+        m.mean[c] = mean[c];
         m.gradient[c] = (float)rstd;
         m.scale[c] = (float)((double)weight[c] * rstd);
     }
-    find_gradients(&m, m.gradient);
+    find_gradients(&m);
+    memset(m.mean, 0, (size_t)m.length * sizeof *m.mean);
     m.x = m.g;
     m.g = NULL;
     sweep(&m);

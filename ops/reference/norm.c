@@ -111,6 +111,52 @@ void mn_ref_batch_norm_inference_backward(const mn_call *call, double *const in[
     }
 }
 
+/* ---- with a residual and ReLU: rounded after each of the three, as the ops alone do ------------
+ */
+
+static double rounded(mn_dtype dtype, double value)
+{
+    double number[1];
+    mn_from_f64(dtype, false, 1, &value, number);
+    mn_to_f64(dtype, 1, number, &value);
+    return value;
+}
+
+/* y = max(y + residual, 0), residual 0 if there is none; NaN stays. */
+static void finish_relu(const mn_call *call, const double *residual, double *y)
+{
+    const mn_dtype dtype = call->out[0].dtype;
+    for (int64_t i = 0; i < call->out[0].numel; i++) {
+        const double sum = residual ? rounded(dtype, y[i]) + residual[i] : y[i];
+        y[i] = sum <= 0 ? 0 : sum;
+    }
+}
+
+void mn_ref_batch_norm_relu(const mn_call *call, double *const in[], double *const out[])
+{
+    mn_ref_batch_norm(call, in, out);
+    finish_relu(call, mn_has_input(call, 6) ? in[6] : NULL, out[0]);
+}
+
+void mn_ref_batch_norm_inference_relu(const mn_call *call, double *const in[], double *const out[])
+{
+    mn_ref_batch_norm_inference(call, in, out);
+    finish_relu(call, mn_has_input(call, 5) ? in[5] : NULL, out[0]);
+}
+
+/* dresidual = y <= 0 ? 0 : g; the rest is batch_norm's with it for g
+ * (inputs g, x, w, b or none, mean, rstd, y) */
+void mn_ref_batch_norm_relu_backward(const mn_call *call, double *const in[], double *const out[])
+{
+    double *const inputs[5] = {in[0], in[1], in[2], in[4], in[5]};
+    for (int64_t i = 0; i < call->in[0].numel; i++) {
+        in[0][i] = in[6][i] <= 0 ? 0 : in[0][i];
+        if (!mn_has_input(call, 3))
+            out[3][i] = in[0][i];
+    }
+    mn_ref_batch_norm_backward(call, inputs, out);
+}
+
 /* ---- layer and group normalisation (arXiv 1607.06450, 1803.08494) ---------------------------- */
 
 /* Element j of group k of outer index o: x is [outer, positions, groups, size]. */

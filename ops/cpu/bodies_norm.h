@@ -1,0 +1,88 @@
+/* Normalisation's part of bodies.h. */
+#ifndef MN_OPS_CPU_BODIES_NORM_H
+#define MN_OPS_CPU_BODIES_NORM_H
+
+#include "core/math.h"
+#include "ops/cpu/body_table.h"
+
+/* g where mask is 1, else 0: by bits, since selects of floats become jumps without blends. */
+static inline float masked(uint32_t mask, float g)
+{
+    return mn_f32_from_bits(mn_pick(mask, mn_f32_bits(g), 0));
+}
+
+static void body_add_moments(size_t n, const float *restrict x, const float *restrict mean,
+                             float *restrict sum, float *restrict square)
+{
+    for (size_t i = 0; i < n; i++) {
+        float d = x[i] - mean[i];
+        sum[i] += d;
+        square[i] += d * d;
+    }
+}
+
+/* g through ReLU after the normalisation; as normalize computes it. */
+static inline float through_relu(float g, float centred, float slope, float bias, float limit)
+{
+    return masked((uint32_t) !(centred * slope + bias <= limit), g);
+}
+
+static void body_add_gradients(size_t n, const float *restrict g, const float *restrict x,
+                               const mn_norm_tables *tables, float *restrict sum,
+                               float *restrict product)
+{
+    const float *restrict mean = tables->mean, *restrict rstd = tables->scale;
+    for (size_t i = 0; i < n; i++) {
+        sum[i] += g[i];
+        product[i] += g[i] * ((x[i] - mean[i]) * rstd[i]);
+    }
+}
+
+static void body_normalize(size_t n, const float *restrict x, const mn_norm_tables *tables,
+                           float *restrict y)
+{
+    const float *restrict mean = tables->mean, *restrict scale = tables->scale;
+    const float *restrict shift = tables->shift;
+    for (size_t i = 0; i < n; i++)
+        y[i] = (x[i] - mean[i]) * scale[i] + shift[i];
+}
+
+static void body_normalize_backward(size_t n, const float *restrict g, const float *restrict x,
+                                    const mn_norm_tables *tables, float *restrict dx)
+{
+    const float *restrict mean = tables->mean, *restrict scale = tables->scale;
+    const float *restrict shift = tables->shift, *restrict gradient = tables->gradient;
+    for (size_t i = 0; i < n; i++)
+        dx[i] = scale[i] * ((g[i] - shift[i]) - (x[i] - mean[i]) * gradient[i]);
+}
+
+static void body_add_masked_gradients(size_t n, const float *restrict g, const float *restrict x,
+                                      const mn_norm_tables *tables, float *restrict sum,
+                                      float *restrict product)
+{
+    const float *restrict mean = tables->mean, *restrict rstd = tables->scale;
+    const float *restrict slope = tables->slope, *restrict bias = tables->bias;
+    const float limit = tables->limit;
+    for (size_t i = 0; i < n; i++) {
+        const float centred = x[i] - mean[i];
+        const float given = through_relu(g[i], centred, slope[i], bias[i], limit);
+        sum[i] += given;
+        product[i] += given * (centred * rstd[i]);
+    }
+}
+
+static void body_masked_backward(size_t n, const float *restrict g, const float *restrict x,
+                                 const mn_norm_tables *tables, float *restrict dx)
+{
+    const float *restrict mean = tables->mean, *restrict scale = tables->scale;
+    const float *restrict shift = tables->shift, *restrict gradient = tables->gradient;
+    const float *restrict slope = tables->slope, *restrict bias = tables->bias;
+    const float limit = tables->limit;
+    for (size_t i = 0; i < n; i++) {
+        const float centred = x[i] - mean[i];
+        const float given = through_relu(g[i], centred, slope[i], bias[i], limit);
+        dx[i] = scale[i] * ((given - shift[i]) - centred * gradient[i]);
+    }
+}
+
+#endif

@@ -1,0 +1,232 @@
+/* Batch norm with a residual and ReLU as one op, against the three ops: the same bits, in every
+ * dtype and kernel set, of results, gradients and running statistics; and no more memory. */
+#include "ops/ops.h"
+#include "tests/support_suite.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static mn_context *open_with(mn_kernel_set kernels, bool fusion)
+{
+    mn_context_options options = mn_context_options_default();
+    options.kernels = kernels;
+    options.threads = 2;
+    options.fusion = fusion;
+    mn_context *context = mn_context_create(&options, NULL);
+    ck_assert_ptr_nonnull(context);
+    return context;
+}
+
+static void same_bits(const mn_tensor *a, const mn_tensor *b, const char *what, int which)
+{
+    ck_assert_msg(a != NULL && b != NULL, "%s %d: there is none", what, which);
+    ck_assert_uint_eq(mn_tensor_bytes(a), mn_tensor_bytes(b));
+    ck_assert_msg(mn_tensor_numel(a) == 0 ||
+                      memcmp(mn_tensor_data(a), mn_tensor_data(b), mn_tensor_bytes(a)) == 0,
+                  "%s %d differs", what, which);
+}
+
+/* ---- the op ---------------------------------------------------------------------------------- */
+
+typedef struct problem {
+    mn_dtype dtype;
+    int64_t rows, channels;
+    bool training, residual;
+    int spoil; /* 1: NaN in the tail; 2: infinity */
+} problem;
+
+/* Multiples of 1/8, so that many results are exactly 0 where the weight is 1 and the bias 0. */
+static mn_tensor *draw(mn_context *context, mn_dtype dtype, const problem *p, int which)
+{
+    const bool vector = which >= 1 && which <= 4;
+    const int64_t shape[2] = {p->rows, p->channels}, *from = vector ? &shape[1] : shape;
+    mn_tensor *x = mn_tensor_create(context, dtype, vector ? 1 : 2, from);
+    const int64_t count = mn_tensor_numel(x);
+    double *values = malloc((size_t)(count + 1) * sizeof *values);
+    uint32_t state = (uint32_t)(which + 7) * 2654435761U;
+    for (int64_t i = 0; i < count; i++) {
+        state = state * 1664525U + 1013904223U;
+        values[i] = (double)(state >> 27) / 8 - 2;
+        if (which == 3 || which == 4)
+            values[i] = which == 4 ? 0.5 + fabs(values[i]) : values[i] / 4;
+    }
+    if (which == 0 && p->spoil && count > 0)
+        values[count - 1] = p->spoil == 1 ? (double)NAN : (double)INFINITY;
+    ck_assert_int_eq(mn_tensor_write_f64(x, values, count), MN_OK);
+    free(values);
+    return x;
+}
+
+/* Result, gradients of x, weight, bias and residual, running mean and variance, into out. */
+static void solve(mn_context *context, const problem *p, bool fused, mn_tensor *out[7])
+{
+    mn_batch_norm_options options = mn_batch_norm_options_default();
+    const mn_dtype wide = p->dtype == MN_F64 ? MN_F64 : MN_F32;
+    mn_tensor *in[7];
+    options.training = p->training;
+    for (int i = 0; i < 7; i++) {
+        in[i] = draw(context, i >= 1 && i <= 4 ? wide : p->dtype, p, i);
+        if (i < 3 || i == 5)
+            ck_assert_int_eq(mn_set_requires_grad(in[i], true), MN_OK);
+    }
+    mn_tensor *const running[3] = {in[3], in[4], NULL};
+    mn_tensor *y;
+    if (fused) {
+        y = mn_batch_norm_relu(in[0], in[1], in[2], running, p->residual ? in[5] : NULL, &options);
+    } else {
+        y = mn_batch_norm(in[0], in[1], in[2], running, &options);
+        y = mn_relu(p->residual ? mn_add(y, in[5]) : y);
+    }
+    ck_assert_msg(y != NULL, "%s", mn_error_message(context));
+    mn_tensor *loss = mn_sum(mn_mul(y, in[6]), 0, NULL, false);
+    ck_assert_msg(mn_backward(loss, 1.0) == MN_OK, "%s", mn_error_message(context));
+    out[0] = y;
+    for (int i = 0; i < 3; i++)
+        out[1 + i] = mn_grad(in[i]);
+    out[4] = p->residual ? mn_grad(in[5]) : y;
+    out[5] = in[3];
+    out[6] = in[4];
+}
+
+START_TEST(one_op_gives_the_bits_of_three)
+{
+    static const mn_dtype dtypes[] = {MN_F32, MN_F16, MN_BF16, MN_F64};
+    static const int64_t shapes[][2] = {{2, 1},    {7, 3},    {64, 16}, {5, 521}, {3, 1031},
+                                        {1201, 8}, {900, 64}, {0, 5},   {4, 0},   {2047, 17}};
+    const mn_kernel_set kernels = (mn_kernel_set)_i;
+    if (!mn_cpu_has_kernels(kernels))
+        return;
+    mn_context *context = open_with(kernels, true);
+    for (size_t i = 0; i < COUNT(shapes) * COUNT(dtypes) * 12; i++) {
+        const int64_t *shape = shapes[i / 12 / COUNT(dtypes)];
+        const problem p = {dtypes[i / 12 % COUNT(dtypes)],
+                           shape[0],
+                           shape[1],
+                           i % 2 == 0,
+                           i / 2 % 2 == 0,
+                           (int)(i / 4 % 3)};
+        mn_tensor *one[7], *three[7];
+        mn_scope scope = mn_scope_begin(context);
+        solve(context, &p, true, one);
+        solve(context, &p, false, three);
+        for (int k = 0; k < 7; k++)
+            same_bits(one[k], three[k], "problem", (int)i);
+        mn_scope_end(context, scope);
+    }
+    mn_context_free(context);
+}
+END_TEST
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+typedef struct run {
+    mn_context *context;
+    mn_module *net;
+    mn_scope scope;
+    mn_tensor *result, *evaluated;
+    uint64_t peak;
+    uint64_t fused, normed, rectified; /* calls of ops */
+} run;
+
+/* A forward and a backward pass of training, and a forward pass of evaluation. */
+static run train(const char *model, mn_kernel_set kernels, mn_dtype region, bool fusion)
+{
+    run r = {.context = open_with(kernels, fusion)};
+    mn_model_options o = mn_model_options_default();
+    o.height = o.width = 16;
+    o.channels = 3;
+    r.net = mn_model_create(r.context, model, &o);
+    r.scope = mn_scope_begin(r.context);
+    const problem images = {MN_F32, 4 * 16 * 16, 3, true, false, 0};
+    mn_tensor *x =
+        mn_reshape(draw(r.context, MN_F32, &images, 0), 4, (const int64_t[]){4, 16, 16, 3});
+    mn_memory_reset_peak(r.context);
+    mn_autocast_begin(r.context, region);
+    r.result = mn_module_forward(r.net, x);
+    mn_autocast_end(r.context);
+    mn_tensor *loss = mn_sum(mn_cast(r.result, MN_F32), 0, NULL, false);
+    ck_assert_msg(mn_backward(loss, 1.0) == MN_OK, "%s", mn_error_message(r.context));
+    r.peak = mn_memory_stats_get(r.context).peak_bytes;
+    r.fused = mn_op_calls(r.context, MN_OP_batch_norm_relu);
+    r.normed = mn_op_calls(r.context, MN_OP_batch_norm);
+    r.rectified = mn_op_calls(r.context, MN_OP_relu);
+    mn_module_set_training(r.net, false);
+    r.evaluated = mn_module_forward(r.net, x);
+    return r;
+}
+
+static void drop(run *r)
+{
+    mn_scope_end(r->context, r->scope);
+    mn_module_free(r->net);
+    mn_context_free(r->context);
+}
+
+/* resnet8's blocks have shortcuts with and without layers; cnn-small pools what ReLU gives. */
+START_TEST(models_give_the_same_bits)
+{
+    static const mn_dtype regions[] = {MN_F32, MN_F16, MN_BF16};
+    const char *model = _i < 6 ? "resnet8" : "cnn-small";
+    const mn_kernel_set kernels = _i % 2 ? MN_KERNELS_AUTO : MN_KERNELS_PORTABLE;
+    run one = train(model, kernels, regions[_i / 2 % 3], true);
+    run three = train(model, kernels, regions[_i / 2 % 3], false);
+    int count;
+    mn_tensor *const *got = mn_module_parameters(one.net, &count);
+    mn_tensor *const *want = mn_module_parameters(three.net, &count);
+    same_bits(one.result, three.result, "result", 0);
+    same_bits(one.evaluated, three.evaluated, "evaluation", 0);
+    for (int i = 0; i < count; i++)
+        same_bits(mn_grad(got[i]), mn_grad(want[i]), mn_tensor_name(got[i]), i);
+    ck_assert_uint_le(one.peak, three.peak);
+    ck_assert_uint_eq(one.fused, _i < 6 ? 7 : 3);
+    ck_assert_uint_eq(one.normed, _i < 6 ? 2 : 0);
+    ck_assert_uint_eq(one.rectified, 0);
+    ck_assert_uint_eq(three.fused, 0);
+    drop(&one);
+    drop(&three);
+}
+END_TEST
+
+/* Another rule of casts for one of the ops is followed: then they stay apart. */
+START_TEST(rules_are_kept)
+{
+    mn_context *context = open_with(MN_KERNELS_AUTO, true);
+    mn_module *net = mn_sequential(context);
+    mn_sequential_add(net, "bn", mn_batch_norm_layer(context, 3));
+    mn_sequential_add(net, "relu", mn_relu_layer(context));
+    ck_assert_int_eq(mn_module_init(net), MN_OK);
+    const problem p = {MN_BF16, 8, 3, true, false, 0};
+    mn_tensor *x = draw(context, MN_BF16, &p, 0);
+    for (int i = 0; i < 2; i++) {
+        if (i == 1)
+            ck_assert_int_eq(mn_autocast_set_rules(context, "batch_norm=FP32"), MN_OK);
+        mn_autocast_begin(context, MN_BF16);
+        ck_assert_int_eq(mn_tensor_dtype(mn_module_forward(net, x)), i == 0 ? MN_BF16 : MN_F32);
+        mn_autocast_end(context);
+        ck_assert_uint_eq(mn_op_calls(context, MN_OP_batch_norm_relu), 1);
+    }
+    mn_module_free(net);
+    mn_context_free(context);
+}
+END_TEST
+
+static Suite *fusion_suite(void)
+{
+    Suite *suite = suite_create("fusion");
+    TCase *tests = tcase_create("fusion");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, one_op_gives_the_bits_of_three, MN_KERNELS_REFERENCE,
+                        MN_KERNELS_AVX512 + 1);
+    tcase_add_loop_test(tests, models_give_the_same_bits, 0, 12);
+    tcase_add_test(tests, rules_are_kept);
+    suite_add_tcase(suite, tests);
+    return suite;
+}
+
+int main(void)
+{
+    return mn_test_run(fusion_suite(), CK_FORK_GETENV);
+}
