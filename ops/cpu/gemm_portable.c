@@ -71,6 +71,9 @@ const mn_gemm_kernels *mn_gemm_kernels_of(const mn_call *call)
         return &mn_gemm_avx512;
     if (call->cpu->kernels == MN_KERNELS_AVX2)
         return &mn_gemm_avx2;
+#elif defined(MINIM_NEON)
+    if (call->cpu->kernels == MN_KERNELS_NEON)
+        return &mn_gemm_neon;
 #else
     (void)call;
 #endif
