@@ -2,7 +2,7 @@
  * all passes and dtypes, beside the peak of a loop of multiply-adds measured in the same run.
  * Two kernel sets are timed in turns, so that what else the machine does slows both down; xR: the
  * second is R times as fast. Usage: gemm_conv [SET[,SET]] [batch] [repeats], with sets portable,
- * avx2, avx512, each also as SET-direct: without Winograd's algorithm. Default: the best set
+ * avx2, avx512, neon, each also as SET-direct: without Winograd's algorithm. Default: the best set
  * without it and with it. */
 #include "bench/median.h"
 #include "core/core.h"
@@ -15,6 +15,8 @@
 #include <time.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -93,6 +95,24 @@ __attribute__((target("avx512f"))) static void peak_avx512(void *arg, int64_t in
 }
 #endif
 
+#if defined(__aarch64__)
+static void peak_neon(void *arg, int64_t index, int slot)
+{
+    (void)slot;
+    float *memory = arg;
+    const float32x4_t a = vdupq_n_f32(memory[0]), b = vdupq_n_f32(memory[1]);
+    float32x4_t s[PEAK_SUMS];
+    for (int j = 0; j < PEAK_SUMS; j++)
+        s[j] = vdupq_n_f32((float)j);
+    for (int i = 0; i < PEAK_STEPS; i++)
+        for (int j = 0; j < PEAK_SUMS; j++)
+            s[j] = vfmaq_f32(b, s[j], a);
+    for (int j = 1; j < PEAK_SUMS; j++)
+        s[0] = vaddq_f32(s[0], s[j]);
+    vst1q_f32(memory + 8 + 8 * index, s[0]);
+}
+#endif
+
 static void peak_portable(void *arg, int64_t index, int slot)
 {
     (void)slot;
@@ -123,6 +143,9 @@ static double measure_peak(const bench *b, int threads)
         task = peak_avx2;
         lanes = 8;
     }
+#elif defined(__aarch64__)
+    if (mn_cpu_has_kernels(MN_KERNELS_NEON))
+        task = peak_neon;
 #endif
     for (int i = 0; i < 5; i++) {
         double start = now();
@@ -294,15 +317,16 @@ static bool read_sets(bench *b, const char *text)
     static const char *const names[] = {[MN_KERNELS_REFERENCE] = "reference",
                                         [MN_KERNELS_PORTABLE] = "portable",
                                         [MN_KERNELS_AVX2] = "avx2",
-                                        [MN_KERNELS_AVX512] = "avx512"};
+                                        [MN_KERNELS_AVX512] = "avx512",
+                                        [MN_KERNELS_NEON] = "neon"};
     for (b->set_count = 0; *text != '\0'; b->set_count++) {
         const size_t length = strcspn(text, ","), name = strcspn(text, ",-");
         const bool direct = length == name + 7 && strncmp(text + name, "-direct", 7) == 0;
         int set = MN_KERNELS_PORTABLE;
-        while (set <= MN_KERNELS_AVX512 &&
+        while (set < MN_KERNELS_COUNT &&
                (strlen(names[set]) != name || strncmp(names[set], text, name) != 0))
             set++;
-        if (set > MN_KERNELS_AVX512 || b->set_count == MAX_SETS || (length != name && !direct) ||
+        if (set == MN_KERNELS_COUNT || b->set_count == MAX_SETS || (length != name && !direct) ||
             !mn_cpu_has_kernels((mn_kernel_set)set))
             return false;
         b->sets[b->set_count] = (mn_kernel_set)set;
@@ -323,7 +347,8 @@ int main(int argc, char **argv)
     if (argc > 3)
         b.repeats = (int)strtol(argv[3], NULL, 10);
     if (!good || b.batch < 1 || b.repeats < 1 || b.repeats > MAX_REPEATS) {
-        fprintf(stderr, "usage: %s [SET[,SET]] [batch] [repeats]; sets: portable, avx2, avx512\n",
+        fprintf(stderr,
+                "usage: %s [SET[,SET]] [batch] [repeats]; sets: portable, avx2, avx512, neon\n",
                 argv[0]);
         return EXIT_FAILURE;
     }

@@ -19,7 +19,7 @@ static const char known_devices[] = "cpu, cpu-deferred";
 static const char *const kernel_set_names[] = {
     [MN_KERNELS_AUTO] = "auto",         [MN_KERNELS_REFERENCE] = "reference",
     [MN_KERNELS_PORTABLE] = "portable", [MN_KERNELS_AVX2] = "avx2",
-    [MN_KERNELS_AVX512] = "avx512",
+    [MN_KERNELS_AVX512] = "avx512",     [MN_KERNELS_NEON] = "neon",
 };
 
 #if defined(__clang__)

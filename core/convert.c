@@ -56,6 +56,9 @@ const mn_converter *mn_converters(mn_kernel_set set)
         return mn_converters_avx512;
     if (set == MN_KERNELS_AVX2)
         return mn_converters_avx2;
+#elif defined(MINIM_NEON)
+    if (set == MN_KERNELS_AUTO || set == MN_KERNELS_NEON)
+        return mn_converters_neon;
 #else
     (void)set;
 #endif

@@ -37,6 +37,7 @@ void mn_f32_copy_from(size_t n, const float *src, void *dst);
 extern const mn_converter mn_converters_portable[MN_DTYPE_COUNT];
 extern const mn_converter mn_converters_avx2[MN_DTYPE_COUNT];
 extern const mn_converter mn_converters_avx512[MN_DTYPE_COUNT];
+extern const mn_converter mn_converters_neon[MN_DTYPE_COUNT];
 
 /* Worker pool. threads - 1 workers are started, the caller is the last one; a thread that cannot be
  * started is an error (NULL, *error filled). With `parallel` given no thread is started. */

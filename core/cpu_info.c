@@ -116,13 +116,16 @@ bool mn_cpu_has_kernels(mn_kernel_set set)
         return has_features(AVX2_NEEDS);
     if (set == MN_KERNELS_AVX512)
         return has_features(AVX512_NEEDS);
+#elif defined(MINIM_NEON)
+    if (set == MN_KERNELS_NEON) /* a part of AArch64 */
+        return true;
 #endif
     return set == MN_KERNELS_AUTO || set == MN_KERNELS_REFERENCE || set == MN_KERNELS_PORTABLE;
 }
 
 mn_kernel_set mn_cpu_best_kernels(void)
 {
-    mn_kernel_set set = MN_KERNELS_AVX512;
+    mn_kernel_set set = MN_KERNELS_COUNT - 1;
     while (!mn_cpu_has_kernels(set))
         set--;
     return set;

@@ -147,8 +147,10 @@ typedef enum mn_kernel_set {
     MN_KERNELS_REFERENCE = 1, /* plain loops, the oracle of the tests; slow */
     MN_KERNELS_PORTABLE = 2,  /* blocked and packed, portable C */
     MN_KERNELS_AVX2 = 3,      /* AVX2 + FMA + F16C */
-    MN_KERNELS_AVX512 = 4     /* these and AVX-512 F, BW, DQ, VL */
+    MN_KERNELS_AVX512 = 4,    /* these and AVX-512 F, BW, DQ, VL */
+    MN_KERNELS_NEON = 5       /* AArch64's vectors, which every such processor has */
 } mn_kernel_set;
+#define MN_KERNELS_COUNT 6
 
 /* Runs task(arg, i) for every i in [0, count), in any order and on any threads, and returns when
  * all are done. */
@@ -221,7 +223,7 @@ typedef struct mn_context_info {
     const char *device;   /* "cpu" or "cpu-deferred" */
     const char *cpu;      /* processor's name */
     const char *features; /* such as "avx2 fma f16c avx512f" */
-    const char *kernels;  /* kernel set chosen: "reference", "portable", "avx2", "avx512" */
+    const char *kernels;  /* kernel set chosen: "reference", "portable", "avx2", "avx512", "neon" */
     int threads;
     const char *compiler; /* that built the library */
 } mn_context_info;

@@ -275,12 +275,16 @@ void mn_fixture_check_set(fixture *f, const kernel *k, mn_kernel_set set)
         free(kept[i]);
 }
 
+void mn_fixture_check_sets(fixture *f, const kernel *k)
+{
+    for (int set = MN_KERNELS_PORTABLE; set < MN_KERNELS_COUNT; set++)
+        if (mn_cpu_has_kernels((mn_kernel_set)set))
+            mn_fixture_check_set(f, k, (mn_kernel_set)set);
+}
+
 void mn_fixture_check(fixture *f, const kernel *k)
 {
     mn_fixture_reference(f, k);
-    mn_fixture_check_set(f, k, MN_KERNELS_PORTABLE);
-    for (int set = MN_KERNELS_AVX2; set <= MN_KERNELS_AVX512; set++)
-        if (mn_cpu_has_kernels((mn_kernel_set)set))
-            mn_fixture_check_set(f, k, (mn_kernel_set)set);
+    mn_fixture_check_sets(f, k);
     mn_fixture_free(f);
 }

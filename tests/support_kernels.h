@@ -46,9 +46,11 @@ void mn_fixture_free(fixture *f);
 /* A CPU with 1, 2, 3 or 5 threads for pool 0 to 3; they end in the teardown of the test case. */
 mn_cpu mn_fixture_cpu(mn_kernel_set set, int pool);
 void mn_fixture_teardown(void);
-/* Runs the reference; compares the kernels of a set with it. */
+/* Runs the reference; compares the kernels of a set, or of all sets that this processor can run,
+ * with it. */
 void mn_fixture_reference(fixture *f, const kernel *k);
 void mn_fixture_check_set(fixture *f, const kernel *k, mn_kernel_set set);
+void mn_fixture_check_sets(fixture *f, const kernel *k);
 /* All of it, and frees. */
 void mn_fixture_check(fixture *f, const kernel *k);
 

@@ -356,9 +356,7 @@ START_TEST(unscaling)
             mn_fixture_reference(&f, &k);
             ck_assert_msg((f.in[1][MN_SCALER_FOUND_INF] == 1) == cases[c].found, "case %zu", c);
             ck_assert_double_eq(f.in[2][MN_OPT_FOUND_INF], f.in[1][MN_SCALER_FOUND_INF]);
-            mn_fixture_check_set(&f, &k, MN_KERNELS_PORTABLE);
-            if (mn_cpu_has_kernels(MN_KERNELS_AVX2))
-                mn_fixture_check_set(&f, &k, MN_KERNELS_AVX2);
+            mn_fixture_check_sets(&f, &k);
             mn_fixture_free(&f);
         }
 }

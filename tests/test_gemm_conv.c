@@ -15,7 +15,8 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 static const mn_dtype dtypes[] = {MN_F32, MN_F16, MN_BF16};
-static const mn_kernel_set sets[] = {MN_KERNELS_PORTABLE, MN_KERNELS_AVX2, MN_KERNELS_AVX512};
+static const mn_kernel_set sets[] = {MN_KERNELS_PORTABLE, MN_KERNELS_AVX2, MN_KERNELS_AVX512,
+                                     MN_KERNELS_NEON};
 static const int thread_counts[] = {1, 2, 3, 5};
 
 /* What is not finite in the operands. */

@@ -2,14 +2,7 @@
 #ifndef MN_OPS_CPU_BODIES_NORM_H
 #define MN_OPS_CPU_BODIES_NORM_H
 
-#include "core/math.h"
-#include "ops/cpu/body_table.h"
-
-/* g where mask is 1, else 0: by bits, since selects of floats become jumps without blends. */
-static inline float masked(uint32_t mask, float g)
-{
-    return mn_f32_from_bits(mn_pick(mask, mn_f32_bits(g), 0));
-}
+#include "ops/cpu/bodies_elementwise.h"
 
 static void body_add_moments(size_t n, const float *restrict x, const float *restrict mean,
                              float *restrict sum, float *restrict square)

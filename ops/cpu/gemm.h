@@ -39,6 +39,7 @@ struct mn_gemm_kernels {
 extern const mn_gemm_kernels mn_gemm_portable;
 extern const mn_gemm_kernels mn_gemm_avx2;
 extern const mn_gemm_kernels mn_gemm_avx512[3]; /* 16, 32 and 64 columns */
+extern const mn_gemm_kernels mn_gemm_neon;
 /* mn_gemm_kernels.transpose with AVX2, for any multiple of eight columns. */
 void mn_transpose_avx2(const float *const *rows, int columns, int64_t n, float *dst);
 /* The table for products that many columns wide: narrow ones have no use for wide registers. */

@@ -71,6 +71,9 @@ const mn_gemm_kernels *mn_gemm_kernels_for(const mn_call *call, int64_t columns)
         return &mn_gemm_avx512[columns > 32 ? 2 : columns > 16];
     if (call->cpu->kernels >= MN_KERNELS_AVX2)
         return &mn_gemm_avx2;
+#elif defined(MINIM_NEON)
+    if (call->cpu->kernels == MN_KERNELS_NEON)
+        return &mn_gemm_neon;
 #else
     (void)call;
     (void)columns;

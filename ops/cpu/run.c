@@ -8,7 +8,7 @@ const mn_bodies *mn_bodies_of(const mn_call *call)
     if (call->cpu->kernels >= MN_KERNELS_AVX2)
         return &mn_bodies_avx2;
 #else
-    (void)call;
+    (void)call; /* with NEON as well: it is what portable code is compiled for there */
 #endif
     return &mn_bodies_portable;
 }
