@@ -72,17 +72,10 @@ static int64_t tile_rows(const mn_conv_planes *p)
     return p->kernels->tiles[p->tile].rows;
 }
 
-/* The first tile has six rows. */
-static int choose_tile(const mn_planes_kernels *kernels, int64_t columns)
-{
-    const int many = kernels->tiles[1].rows;
-    return columns > 6 || (many < 6 && columns <= many);
-}
-
 /* Cuts into about that many blocks, with room per thread for the planes, a row of an operand, and
  * results or another operand; leaves planes.kernels NULL if filters or images are too large. */
 static void cut(const mn_call *call, const mn_conv_strips *s, int64_t columns, int64_t blocks,
-                mn_conv_planes *planes)
+                int tile, mn_conv_planes *planes)
 {
     mn_conv_planes p = {.kernels = kernels_of(call)};
     const int64_t high = mn_conv_extent(&s->y, 1), wide = mn_conv_extent(&s->x, 1);
@@ -92,7 +85,7 @@ static void cut(const mn_call *call, const mn_conv_strips *s, int64_t columns, i
     p.phases[0] = mn_min(s->y.step, high);
     p.phases[1] = mn_min(s->x.step, wide);
     p.pitch = pitch_of(&s->x, p.phases[1]);
-    p.tile = choose_tile(p.kernels, columns);
+    p.tile = tile;
     columns = mn_ceil_div(columns, tile_rows(&p)) * tile_rows(&p);
     int64_t rows = s->y.points;
     while (rows > 1 && (set_rows(&p, s, columns, rows) > BLOCK_FLOATS ||
@@ -125,7 +118,7 @@ typedef struct block {
     float *planes, *row, *c;
 } block;
 
-static block block_of(const mn_call *call, const mn_conv_planes *p, const mn_conv_strips *s,
+static block block_of(const mn_conv_planes *p, const mn_conv_strips *s,
                       int64_t index, char *scratch)
 {
     block b = {.image = index / p->count * p->images,
@@ -133,7 +126,6 @@ static block block_of(const mn_call *call, const mn_conv_planes *p, const mn_con
                .planes = (float *)(void *)scratch,
                .row = (float *)(void *)(scratch + p->row_at),
                .c = (float *)(void *)(scratch + p->c_at)};
-    (void)call;
     b.images = mn_min(p->images, s->images - b.image);
     b.rows = mn_min(p->rows, s->y.points - b.first);
     return b;
@@ -193,7 +185,7 @@ static void fill_offsets(const mn_conv_planes *p, const mn_conv_strips *s, int64
 void mn_planes_choose(mn_conv_gather *g)
 {
     if (g->groups == 1 && g->columns <= 8 && g->depth >= 8 && g->depth <= DEPTH_LIMIT)
-        cut(g->call, &g->strips, g->columns, GATHER_BLOCKS, &g->planes);
+        cut(g->call, &g->strips, g->columns, GATHER_BLOCKS, g->columns > 6, &g->planes);
     if (g->planes.bytes > g->scratch_bytes)
         g->scratch_bytes = g->planes.bytes;
 }
@@ -247,7 +239,7 @@ static void gather_task(void *arg, int64_t index, int slot)
 {
     const mn_conv_gather *g = arg;
     char *scratch = mn_workspace(g->call, g->scratch_at + (size_t)slot * g->scratch_bytes);
-    const block b = block_of(g->call, &g->planes, &g->strips, index, scratch);
+    const block b = block_of(&g->planes, &g->strips, index, scratch);
     for (int64_t i = 0; i < b.images; i++)
         load_image(&g->planes, &g->strips, &b, i);
     multiply(g, &b);
@@ -279,9 +271,8 @@ static int64_t tile_floats(const mn_conv_planes *p)
 void mn_planes_weight_choose(mn_conv_weight *w, mn_arena *arena)
 {
     mn_conv_planes *p = &w->planes;
-    if (w->groups == 1 && w->winograd.m == 0 && w->depth <= DEPTH_LIMIT && w->columns <= 64 &&
-        (w->columns <= 8 || w->strips.channels <= 4))
-        cut(w->call, &w->strips, w->columns, LEAVES, p);
+    if (w->groups == 1 && w->winograd.m == 0 && w->depth <= DEPTH_LIMIT && w->columns <= 6)
+        cut(w->call, &w->strips, w->columns, LEAVES, 0, p);
     if (!p->kernels)
         return;
     p->leaves = mn_min(LEAVES, p->blocks);
@@ -346,7 +337,7 @@ static void add_block(const mn_conv_weight *w, const block *b, bool accumulate, 
             for (int j = 0; j < vectors; j++)
                 tile.b[j] = b->planes + offsets[e + j];
             if (finite)
-                p->kernels->tiles[p->tile].products(&tile);
+                p->kernels->products(&tile);
             else
                 for (int64_t i = 0; i < mn_min(rows, w->columns - k); i++)
                     add_exactly(w, b, k + i, e, tile.c + i * vectors * lanes);
@@ -366,7 +357,7 @@ static void leaf_task(void *arg, int64_t leaf, int slot)
     char *scratch = mn_workspace(w->call, w->scratch_at + (size_t)slot * w->scratch_bytes);
     const int64_t begin = p->blocks * leaf / p->leaves, end = p->blocks * (leaf + 1) / p->leaves;
     for (int64_t i = begin; i < end; i++) {
-        const block b = block_of(w->call, p, &w->strips, i, scratch);
+        const block b = block_of(p, &w->strips, i, scratch);
         for (int64_t image = 0; image < b.images; image++)
             load_image(p, &w->strips, &b, image);
         load_gradient(w, &b);

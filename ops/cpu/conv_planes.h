@@ -22,8 +22,8 @@ typedef struct mn_planes_kernels {
     struct {
         int rows, vectors;
         void (*gather)(const mn_planes_tile *tile);
-        void (*products)(const mn_planes_tile *tile);
-    } tiles[2];
+    } tiles[2]; /* the first one has six rows, the second one four or eight */
+    void (*products)(const mn_planes_tile *tile); /* of the first tile's size */
     /* dst[j dst_ld + i] = src[i src_ld + j] for i < rows, j < columns. */
     void (*transpose)(int64_t rows, int64_t columns, const float *src, int64_t src_ld, float *dst,
                       int64_t dst_ld);

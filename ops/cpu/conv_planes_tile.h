@@ -116,12 +116,7 @@ static void products_few(const mn_planes_tile *t)
     products(t, 6, FEW);
 }
 
-static void products_many(const mn_planes_tile *t)
-{
-    products(t, MANY, 3);
-}
-
 const mn_planes_kernels MN_PLANES = {
-    LANES, {{6, FEW, gather_few, products_few}, {MANY, 3, gather_many, products_many}}, TRANSPOSE};
+    LANES, {{6, FEW, gather_few}, {MANY, 3, gather_many}}, products_few, TRANSPOSE};
 
 #endif
