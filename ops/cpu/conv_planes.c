@@ -118,8 +118,8 @@ typedef struct block {
     float *planes, *row, *c;
 } block;
 
-static block block_of(const mn_conv_planes *p, const mn_conv_strips *s,
-                      int64_t index, char *scratch)
+static block block_of(const mn_conv_planes *p, const mn_conv_strips *s, int64_t index,
+                      char *scratch)
 {
     block b = {.image = index / p->count * p->images,
                .first = index % p->count * p->rows,
@@ -222,8 +222,8 @@ static void store(const mn_conv_gather *g, const block *b)
         const int64_t image = i / b->rows, row = i % b->rows;
         const float *c = b->c + image * p->vectors * p->kernels->lanes + row * p->pitch;
         const int64_t line = v->out_base + (b->first + row) * v->out_step;
-        const int64_t at = (((b->image + image) * y->shape[1] + line) * y->shape[2] + h->out_base) *
-                           g->columns;
+        const int64_t at =
+            (((b->image + image) * y->shape[1] + line) * y->shape[2] + h->out_base) * g->columns;
         float *dst = h->out_step == 1 ? mn_row_place(y, at, b->row) : b->row;
         transpose(p, g->columns, h->points, c, p->ld, dst, g->columns);
         if (h->out_step == 1)
@@ -248,8 +248,7 @@ static void gather_task(void *arg, int64_t index, int slot)
 
 void mn_planes_run(mn_conv_gather *g)
 {
-    fill_offsets(&g->planes, &g->strips, g->depth, g->depth,
-                 mn_workspace(g->call, g->offsets_at));
+    fill_offsets(&g->planes, &g->strips, g->depth, g->depth, mn_workspace(g->call, g->offsets_at));
     mn_call_parallel(g->call, g->planes.blocks, gather_task, g);
 }
 
@@ -289,8 +288,7 @@ static void load_gradient(const mn_conv_weight *w, const block *b)
     for (int64_t i = 0; i < b->images * b->rows; i++) {
         const int64_t image = i / b->rows, row = i % b->rows;
         const int64_t at = ((b->image + image) * y->points + b->first + row) * x->points;
-        const float *src =
-            mn_matrix_read(&w->gradient, at, 0, x->points * w->columns, b->row);
+        const float *src = mn_matrix_read(&w->gradient, at, 0, x->points * w->columns, b->row);
         transpose(p, x->points, w->columns, src, w->columns,
                   b->c + image * p->vectors * p->kernels->lanes + row * p->pitch, p->ld);
     }
@@ -320,9 +318,8 @@ static void add_block(const mn_conv_weight *w, const block *b, bool accumulate, 
     const int64_t rows = tile_rows(p), lanes = p->kernels->lanes;
     const int vectors = p->kernels->tiles[p->tile].vectors;
     const ptrdiff_t *offsets = mn_workspace(w->call, w->taps_at);
-    const bool finite =
-        mn_bodies_of(w->call)->finite((size_t)(b->images * p->image), b->planes) &&
-        mn_bodies_of(w->call)->finite((size_t)(w->columns * p->ld), b->c);
+    const bool finite = mn_bodies_of(w->call)->finite((size_t)(b->images * p->image), b->planes) &&
+                        mn_bodies_of(w->call)->finite((size_t)(w->columns * p->ld), b->c);
     mn_planes_tile tile = {.depth = p->vectors * lanes,
                            .images = b->images,
                            .b_step = p->image,
@@ -393,8 +390,8 @@ static void reduce_task(void *arg, int64_t k, int slot)
         const int64_t n = mn_min(REDUCE_CHUNK, w->depth - first);
         for (int64_t i = 0; i < n; i++) {
             const int64_t e = first + i, tile = k / rows * across + e / vectors;
-            row[i] = reduce(w, tile * tile_floats(p) + (k % rows * vectors + e % vectors) *
-                                                           p->kernels->lanes);
+            row[i] = reduce(w, tile * tile_floats(p) +
+                                   (k % rows * vectors + e % vectors) * p->kernels->lanes);
         }
         mn_row_store(w->call, &w->call->out[0], k * w->depth + first, n, row);
     }
@@ -402,8 +399,7 @@ static void reduce_task(void *arg, int64_t k, int slot)
 
 void mn_planes_weight_run(mn_conv_weight *w)
 {
-    fill_offsets(&w->planes, &w->strips, w->depth, w->depth + 4,
-                 mn_workspace(w->call, w->taps_at));
+    fill_offsets(&w->planes, &w->strips, w->depth, w->depth + 4, mn_workspace(w->call, w->taps_at));
     mn_call_parallel(w->call, w->planes.leaves, leaf_task, w);
     mn_call_parallel(w->call, w->columns, reduce_task, w);
 }

@@ -1,6 +1,6 @@
-/* The register tiles behind conv_planes.h, written once for each kernel set: included by the one file
- * that fills its table. Loops over rows and vectors have constant bounds and are unrolled, so that
- * the sums stay in registers. */
+/* The register tiles behind conv_planes.h, written once for each kernel set: included by the one
+ * file that fills its table. Loops over rows and vectors have constant bounds and are unrolled, so
+ * that the sums stay in registers. */
 #ifndef MN_OPS_CPU_CONV_PLANES_TILE_H
 #define MN_OPS_CPU_CONV_PLANES_TILE_H
 
@@ -43,7 +43,7 @@ static inline lanes load(const float *from)
 }
 
 #define UNROLLED _Pragma("GCC unroll 8") for
-#define INLINE   static inline __attribute__((always_inline)) void
+#define INLINE static inline __attribute__((always_inline)) void
 
 INLINE gather(const mn_planes_tile *t, const int rows, const int vectors)
 {

@@ -35,7 +35,8 @@ int64_t mn_conv_extent(const mn_conv_axis *axis, int64_t points)
 
 static bool unpadded(const mn_conv_axis *axis)
 {
-    return axis->taps > 0 && mn_conv_low(axis) >= 0 && mn_conv_low(axis) + mn_conv_extent(axis, axis->points) <= axis->size;
+    return axis->taps > 0 && mn_conv_low(axis) >= 0 &&
+           mn_conv_low(axis) + mn_conv_extent(axis, axis->points) <= axis->size;
 }
 
 int64_t mn_conv_tap(const mn_conv_axis *axis, int64_t t)
