@@ -18,6 +18,10 @@ typedef struct mn_conv_axis {
 mn_conv_axis mn_conv_axis_forward(const mn_conv2d_attributes *attributes, int axis, int64_t size,
                                   int64_t points, int64_t taps);
 
+/* Lowest image index of point 0, and how far the taps of some points reach. */
+int64_t mn_conv_low(const mn_conv_axis *axis);
+int64_t mn_conv_extent(const mn_conv_axis *axis, int64_t points);
+
 /* Cutting of images into strips of some rows of points. */
 typedef struct mn_conv_strips {
     mn_matrix image; /* a row is a row of pixels */
@@ -64,6 +68,19 @@ const mn_winograd_bodies *mn_winograd_bodies_of(const mn_call *call);
 void mn_winograd_image(const mn_call *call, const mn_winograd *w, int64_t line, float *buffer,
                        float *points, int64_t step);
 
+/* A convolution whose lanes are pixels: an image, or some rows of it, is a plane per channel and
+ * phase of the stride, and a point is seen through a tap at a fixed distance from its place.
+ * Points are numbered along the rows of a plane, those beyond the result's included. */
+typedef struct mn_conv_planes {
+    const struct mn_planes_kernels *kernels; /* NULL: not used */
+    int64_t phases[2], pitch, plane, image;  /* floats of a row, of a plane, of all planes */
+    int64_t images, rows, count, blocks;     /* images and rows of a block; blocks of an image */
+    int64_t vectors, ld;                     /* of an image, lanes of a block */
+    int tile;
+    int64_t leaves;
+    size_t row_at, c_at, bytes, partial_at; /* per thread, but for the last */
+} mn_conv_planes;
+
 /* result[n, p, q, k] = bias[k] + sum over taps and channels of image and packed weights: the
  * forward pass, and each phase of the gradient of the input. The caller fills in the first part. */
 typedef struct mn_conv_gather mn_conv_gather;
@@ -83,6 +100,7 @@ struct mn_conv_gather {
     size_t workspace_bytes;
     bool exact; /* weights that are not finite: padding must not meet them */
 
+    mn_conv_planes planes;
     mn_winograd winograd;
     int64_t group_panels, point_step; /* panels that are multiplied together */
     bool shared;                      /* all points are made first: filters are too many */
@@ -95,6 +113,10 @@ mn_status mn_winograd_plan(mn_conv_gather *gather);
 /* False: a result is not finite, which Winograd spreads over a tile, or its transforms overflowed;
  * the result is to be made directly. */
 bool mn_winograd_run(mn_conv_gather *gather);
+/* As Winograd's: says whether pixels are the lanes; then fills in planes. */
+void mn_planes_choose(mn_conv_gather *gather);
+/* weights: [depth][width] per panel, as they are packed; start: [panels][width]. */
+void mn_planes_run(mn_conv_gather *gather);
 mn_status mn_gather_plan(mn_conv_gather *gather);
 void mn_gather_run(mn_conv_gather *gather);
 
@@ -113,6 +135,7 @@ typedef struct mn_conv_weight {
     size_t taps_at, pixels_at, partial_at, scratch_at, packed_at, scratch_bytes;
     size_t workspace_bytes;
 
+    mn_conv_planes planes;
     mn_winograd winograd;
     int64_t point_step, gradient_step; /* floats of a block's points of one kind */
     size_t offsets_at, flags_at, privates_at;
@@ -120,6 +143,8 @@ typedef struct mn_conv_weight {
 } mn_conv_weight;
 /* A leaf's sum of a panel, [rows][columns of a panel]. */
 float *mn_conv_partial(const mn_conv_weight *w, int64_t leaf, int64_t group, int64_t panel);
+void mn_planes_weight_choose(mn_conv_weight *w, mn_arena *arena);
+void mn_planes_weight_run(mn_conv_weight *w);
 /* As mn_winograd_plan and mn_winograd_run: makes the leaves' sums, and sets how many there are. */
 void mn_winograd_weight_choose(mn_conv_weight *w);
 mn_status mn_winograd_weight_plan(mn_conv_weight *w);

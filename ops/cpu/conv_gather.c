@@ -45,13 +45,15 @@ mn_status mn_gather_plan(mn_conv_gather *g)
     g->c_at = mn_arena_take(&scratch, sizeof(float), g->block, g->ldc, 1);
     mn_arena_take(&scratch, sizeof(float), width, 1, 1);
     g->scratch_bytes = scratch.bytes;
+    if (g->winograd.m == 0)
+        mn_planes_choose(g);
     mn_arena arena = {0, scratch.ok};
     g->offsets_at = mn_arena_take(&arena, sizeof(ptrdiff_t), g->depth, 1, 1);
     g->start_at = mn_arena_take(&arena, sizeof(float), g->groups, g->panels, width);
     g->packed_at =
         mn_arena_take(&arena, sizeof(float) * (size_t)width, g->groups, g->panels, g->depth);
     g->finite_at = mn_arena_take(&arena, 1, g->groups, g->panels, 1);
-    g->scratch_at = mn_arena_take(&arena, scratch.bytes, mn_call_threads(g->call), 1, 1);
+    g->scratch_at = mn_arena_take(&arena, g->scratch_bytes, mn_call_threads(g->call), 1, 1);
     g->workspace_bytes = arena.bytes;
     return arena.ok ? mn_winograd_plan(g) : MN_ERR_MEMORY;
 }
@@ -203,5 +205,8 @@ void mn_gather_run(mn_conv_gather *g)
     for (int64_t i = 0; i < panels; i++)
         all = all && finite[i];
     g->exact = !all && !g->strips.direct;
-    mn_call_parallel(g->call, g->strips.images * g->strips.count, strip_task, g);
+    if (all && g->planes.kernels)
+        mn_planes_run(g);
+    else
+        mn_call_parallel(g->call, g->strips.images * g->strips.count, strip_task, g);
 }

@@ -21,13 +21,13 @@ mn_conv_axis mn_conv_axis_forward(const mn_conv2d_attributes *attributes, int ax
 }
 
 /* Lowest image index of point 0, and how far its taps reach. */
-static int64_t low(const mn_conv_axis *axis)
+int64_t mn_conv_low(const mn_conv_axis *axis)
 {
     return axis->delta < 0 && axis->taps > 0 ? axis->base + (axis->taps - 1) * axis->delta
                                              : axis->base;
 }
 
-static int64_t extent(const mn_conv_axis *axis, int64_t points)
+int64_t mn_conv_extent(const mn_conv_axis *axis, int64_t points)
 {
     int64_t delta = axis->delta < 0 ? -axis->delta : axis->delta;
     return (points - 1) * axis->step + (axis->taps > 0 ? (axis->taps - 1) * delta : 0) + 1;
@@ -35,12 +35,13 @@ static int64_t extent(const mn_conv_axis *axis, int64_t points)
 
 static bool unpadded(const mn_conv_axis *axis)
 {
-    return axis->taps > 0 && low(axis) >= 0 && low(axis) + extent(axis, axis->points) <= axis->size;
+    return axis->taps > 0 && mn_conv_low(axis) >= 0 &&
+           mn_conv_low(axis) + mn_conv_extent(axis, axis->points) <= axis->size;
 }
 
 int64_t mn_conv_tap(const mn_conv_axis *axis, int64_t t)
 {
-    return axis->base + t * axis->delta - low(axis);
+    return axis->base + t * axis->delta - mn_conv_low(axis);
 }
 
 static bool axis_inside(const mn_conv_axis *axis, int64_t i, int64_t t)
@@ -77,21 +78,21 @@ void mn_conv_strips_cut(mn_conv_strips *s)
 {
     s->direct =
         s->image.view->dtype == MN_F32 && s->channels > 0 && unpadded(&s->y) && unpadded(&s->x);
-    s->width = s->direct ? s->x.size : extent(&s->x, s->x.points);
+    s->width = s->direct ? s->x.size : mn_conv_extent(&s->x, s->x.points);
     int64_t per_image = mn_ceil_div(STRIPS, mn_max(s->images, 1));
     int64_t rows = mn_max(s->y.points / per_image, 1);
     int64_t row_floats = mn_max(s->width * s->channels, 1);
-    int64_t fit = (STRIP_FLOATS / row_floats - extent(&s->y, 1)) / s->y.step + 1;
+    int64_t fit = (STRIP_FLOATS / row_floats - mn_conv_extent(&s->y, 1)) / s->y.step + 1;
     rows = mn_min(rows, mn_max(fit, 1));
     s->count = mn_ceil_div(s->y.points, rows);
     s->rows = s->count > 0 ? mn_ceil_div(s->y.points, s->count) : 0;
-    s->height = s->rows > 0 ? extent(&s->y, s->rows) : 0;
+    s->height = s->rows > 0 ? mn_conv_extent(&s->y, s->rows) : 0;
 }
 
 /* One row of the copy: zeros, the part inside the image, zeros. */
 static void load_row(const mn_conv_strips *s, int64_t row, bool inside, float *dst)
 {
-    const int64_t first = low(&s->x), begin = mn_max(first, 0);
+    const int64_t first = mn_conv_low(&s->x), begin = mn_max(first, 0);
     const int64_t end = mn_min(first + s->width, s->x.size), floats = s->width * s->channels;
     if (!inside || begin >= end) {
         memset(dst, 0, (size_t)floats * sizeof *dst);
@@ -106,11 +107,11 @@ static void load_row(const mn_conv_strips *s, int64_t row, bool inside, float *d
 const float *mn_conv_strip_load(const mn_conv_strips *s, int64_t image, int64_t first,
                                 float *buffer)
 {
-    const int64_t top = first * s->y.step + low(&s->y);
+    const int64_t top = first * s->y.step + mn_conv_low(&s->y);
     if (s->direct)
         return (const float *)s->image.view->data + (image * s->y.size + top) * s->image.ld +
-               low(&s->x) * s->channels;
-    const int64_t height = extent(&s->y, mn_min(s->rows, s->y.points - first));
+               mn_conv_low(&s->x) * s->channels;
+    const int64_t height = mn_conv_extent(&s->y, mn_min(s->rows, s->y.points - first));
     for (int64_t h = 0; h < height; h++)
         load_row(s, image * s->y.size + top + h, top + h >= 0 && top + h < s->y.size,
                  buffer + h * s->width * s->channels);

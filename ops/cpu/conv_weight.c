@@ -32,12 +32,13 @@ static mn_status lay_out(weight_grad *w)
         mn_arena_take(&scratch, sizeof(float) * (size_t)s->channels, s->height, s->width, 1);
     w->packed_at = mn_arena_take(&scratch, sizeof(float) * (size_t)width, w->task_panels, s->rows,
                                  s->x.points);
-    w->scratch_bytes = scratch.bytes;
     mn_arena arena = {0, scratch.ok};
-    w->taps_at = mn_arena_take(&arena, sizeof(ptrdiff_t), w->rows, 1, 1);
+    mn_planes_weight_choose(w, &arena);
+    w->scratch_bytes = scratch.bytes > w->planes.bytes ? scratch.bytes : w->planes.bytes;
+    w->taps_at = mn_arena_take(&arena, sizeof(ptrdiff_t), w->rows + 4, 1, 1);
     w->pixels_at = mn_arena_take(&arena, sizeof(ptrdiff_t), pixels, 1, 1);
     w->partial_at = mn_arena_take(&arena, sizeof(float), w->leaves, partial_floats(w), 1);
-    w->scratch_at = mn_arena_take(&arena, scratch.bytes, mn_call_threads(w->call), 1, 1);
+    w->scratch_at = mn_arena_take(&arena, w->scratch_bytes, mn_call_threads(w->call), 1, 1);
     w->workspace_bytes = arena.bytes;
     return arena.ok ? MN_OK : MN_ERR_MEMORY;
 }
@@ -247,6 +248,10 @@ void mn_cpu_conv2d_backward_weight(const mn_call *call)
     weight_grad w;
     if (plan(call, &w) != MN_OK)
         return;
+    if (w.leaves > 0 && w.planes.kernels) {
+        mn_planes_weight_run(&w);
+        return;
+    }
     if (w.leaves > 0 && !(w.winograd.m > 0 && mn_winograd_weight_run(&w))) {
         fill_tables(&w);
         mn_call_parallel(call, w.leaves * w.panel_blocks, leaf_task, &w);
