@@ -222,16 +222,18 @@ static const mn_dtype dtypes[] = {MN_F32, MN_F16, MN_BF16};
 
 typedef struct conv_layer {
     const char *name;
-    int64_t size, in, out, kernel, padding;
+    int64_t size, in, out, kernel, padding, stride;
 } conv_layer;
 
 static const conv_layer conv_layers[] = {
-    {"5x5   1->6   28x28", 28, 1, 6, 5, 2},    {"5x5   6->16  14x14", 14, 6, 16, 5, 0},
-    {"3x3   1->32  28x28", 28, 1, 32, 3, 1},   {"3x3  32->64  28x28", 28, 32, 64, 3, 1},
-    {"3x3  64->128 14x14", 14, 64, 128, 3, 1}, {"3x3  16->16  32x32", 32, 16, 16, 3, 1},
-    {"3x3  32->32  16x16", 16, 32, 32, 3, 1},  {"3x3  64->64   8x8 ", 8, 64, 64, 3, 1},
-    {"3x3  64->64  32x32", 32, 64, 64, 3, 1},  {"3x3 128->128 16x16", 16, 128, 128, 3, 1},
-    {"3x3 256->256  8x8 ", 8, 256, 256, 3, 1}, {"3x3 512->512  4x4 ", 4, 512, 512, 3, 1},
+    {"5x5   1->6   28x28", 28, 1, 6, 5, 2, 1},    {"5x5   6->16  14x14", 14, 6, 16, 5, 0, 1},
+    {"3x3   1->32  28x28", 28, 1, 32, 3, 1, 1},   {"3x3  32->64  28x28", 28, 32, 64, 3, 1, 1},
+    {"3x3  64->128 14x14", 14, 64, 128, 3, 1, 1}, {"3x3  16->16  32x32", 32, 16, 16, 3, 1, 1},
+    {"3x3  32->32  16x16", 16, 32, 32, 3, 1, 1},  {"3x3  64->64   8x8 ", 8, 64, 64, 3, 1, 1},
+    {"3x3  64->64  32x32", 32, 64, 64, 3, 1, 1},  {"3x3 128->128 16x16", 16, 128, 128, 3, 1, 1},
+    {"3x3 256->256  8x8 ", 8, 256, 256, 3, 1, 1}, {"3x3 512->512  4x4 ", 4, 512, 512, 3, 1, 1},
+    {"3x3   3->16  32x32", 32, 3, 16, 3, 1, 1},   {"3x3   8->8   16x16", 16, 8, 8, 3, 1, 1},
+    {"3x3  16->32  32/2 ", 32, 16, 32, 3, 1, 2},  {"1x1  64->128 32/2 ", 32, 64, 128, 1, 0, 2},
 };
 
 static void bench_conv(const bench *b, const conv_layer *l, mn_dtype dtype, int pass)
@@ -242,7 +244,7 @@ static void bench_conv(const bench *b, const conv_layer *l, mn_dtype dtype, int 
                                          mn_cpu_conv2d_backward_weight_prepare};
     static const run_fn run[] = {mn_cpu_conv2d, mn_cpu_conv2d_backward_input,
                                  mn_cpu_conv2d_backward_weight};
-    const int64_t points = l->size + 2 * l->padding - l->kernel + 1;
+    const int64_t points = (l->size + 2 * l->padding - l->kernel) / l->stride + 1;
     const int64_t x[] = {b->batch, l->size, l->size, l->in};
     const int64_t w[] = {l->out, l->kernel, l->kernel, l->in};
     const int64_t y[] = {b->batch, points, points, l->out};
@@ -251,7 +253,8 @@ static void bench_conv(const bench *b, const conv_layer *l, mn_dtype dtype, int 
     fill(&call.in[0], dtype, 4, shapes[pass][0]);
     fill(&call.in[1], dtype, 4, shapes[pass][1]);
     fill(&call.out[0], dtype, 4, shapes[pass][2]);
-    mn_conv2d_attributes attributes = {{1, 1}, {l->padding, l->padding}, {1, 1}, 1, {0, 0}};
+    mn_conv2d_attributes attributes = {
+        {l->stride, l->stride}, {l->padding, l->padding}, {1, 1}, 1, {0, 0}};
     for (int axis = 0; axis < 2 && pass > 0; axis++)
         attributes.extent[axis] = pass == 1 ? l->size : l->kernel;
     memcpy(call.attributes.bytes, &attributes, sizeof attributes);
