@@ -2,7 +2,7 @@
  * all passes and dtypes, beside the peak of a loop of multiply-adds measured in the same run.
  * Two kernel sets are timed in turns, so that what else the machine does slows both down; xR: the
  * second is R times as fast. Usage: gemm_conv [SET[,SET]] [batch] [repeats], with sets portable,
- * avx2, avx512, neon, each also as SET-direct: without Winograd's algorithm. Default: the best set
+ * avx2, avx512, each also as SET-direct: without Winograd's algorithm. Default: the best set
  * without it and with it. */
 #include "bench/median.h"
 #include "core/core.h"
@@ -15,8 +15,6 @@
 #include <time.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
 #endif
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -95,24 +93,6 @@ __attribute__((target("avx512f"))) static void peak_avx512(void *arg, int64_t in
 }
 #endif
 
-#if defined(__aarch64__)
-static void peak_neon(void *arg, int64_t index, int slot)
-{
-    (void)slot;
-    float *memory = arg;
-    const float32x4_t a = vdupq_n_f32(memory[0]), b = vdupq_n_f32(memory[1]);
-    float32x4_t s[PEAK_SUMS];
-    for (int j = 0; j < PEAK_SUMS; j++)
-        s[j] = vdupq_n_f32((float)j);
-    for (int i = 0; i < PEAK_STEPS; i++)
-        for (int j = 0; j < PEAK_SUMS; j++)
-            s[j] = vfmaq_f32(b, s[j], a);
-    for (int j = 1; j < PEAK_SUMS; j++)
-        s[0] = vaddq_f32(s[0], s[j]);
-    vst1q_f32(memory + 8 + 8 * index, s[0]);
-}
-#endif
-
 static void peak_portable(void *arg, int64_t index, int slot)
 {
     (void)slot;
@@ -143,9 +123,6 @@ static double measure_peak(const bench *b, int threads)
         task = peak_avx2;
         lanes = 8;
     }
-#elif defined(__aarch64__)
-    if (mn_cpu_has_kernels(MN_KERNELS_NEON))
-        task = peak_neon;
 #endif
     for (int i = 0; i < 5; i++) {
         double start = now();
@@ -249,14 +226,14 @@ typedef struct conv_layer {
 } conv_layer;
 
 static const conv_layer conv_layers[] = {
-    {"5x5   1->6   28x28", 28, 1, 6, 5, 2, 1},      {"5x5   6->16  14x14", 14, 6, 16, 5, 0, 1},
-    {"3x3   1->32  28x28", 28, 1, 32, 3, 1, 1},     {"3x3  32->64  28x28", 28, 32, 64, 3, 1, 1},
-    {"3x3  64->128 14x14", 14, 64, 128, 3, 1, 1},   {"3x3  16->16  32x32", 32, 16, 16, 3, 1, 1},
-    {"3x3  32->32  16x16", 16, 32, 32, 3, 1, 1},    {"3x3  64->64   8x8 ", 8, 64, 64, 3, 1, 1},
-    {"3x3  64->64  32x32", 32, 64, 64, 3, 1, 1},    {"3x3 128->128 16x16", 16, 128, 128, 3, 1, 1},
-    {"3x3 256->256  8x8 ", 8, 256, 256, 3, 1, 1},   {"3x3 512->512  4x4 ", 4, 512, 512, 3, 1, 1},
-    {"3x3   3->16  32x32", 32, 3, 16, 3, 1, 1},     {"3x3   8->8   16x16", 16, 8, 8, 3, 1, 1},
-    {"3x3  16->32  32/2 ", 32, 16, 32, 3, 1, 2, 1}, {"1x1  64->128 32/2 ", 32, 64, 128, 1, 0, 2, 1},
+    {"5x5   1->6   28x28", 28, 1, 6, 5, 2, 1},    {"5x5   6->16  14x14", 14, 6, 16, 5, 0, 1},
+    {"3x3   1->32  28x28", 28, 1, 32, 3, 1, 1},   {"3x3  32->64  28x28", 28, 32, 64, 3, 1, 1},
+    {"3x3  64->128 14x14", 14, 64, 128, 3, 1, 1}, {"3x3  16->16  32x32", 32, 16, 16, 3, 1, 1},
+    {"3x3  32->32  16x16", 16, 32, 32, 3, 1, 1},  {"3x3  64->64   8x8 ", 8, 64, 64, 3, 1, 1},
+    {"3x3  64->64  32x32", 32, 64, 64, 3, 1, 1},  {"3x3 128->128 16x16", 16, 128, 128, 3, 1, 1},
+    {"3x3 256->256  8x8 ", 8, 256, 256, 3, 1, 1}, {"3x3 512->512  4x4 ", 4, 512, 512, 3, 1, 1},
+    {"3x3   3->16  32x32", 32, 3, 16, 3, 1, 1},   {"3x3   8->8   16x16", 16, 8, 8, 3, 1, 1},
+    {"3x3  16->32  32/2 ", 32, 16, 32, 3, 1, 2},  {"1x1  64->128 32/2 ", 32, 64, 128, 1, 0, 2},
 };
 
 static void bench_conv(const bench *b, const conv_layer *l, mn_dtype dtype, int pass)
@@ -277,7 +254,7 @@ static void bench_conv(const bench *b, const conv_layer *l, mn_dtype dtype, int 
     fill(&call.in[1], dtype, 4, shapes[pass][1]);
     fill(&call.out[0], dtype, 4, shapes[pass][2]);
     mn_conv2d_attributes attributes = {
-        {stride, stride}, {l->padding, l->padding}, {1, 1}, 1, {0, 0}};
+        {l->stride, l->stride}, {l->padding, l->padding}, {1, 1}, 1, {0, 0}};
     for (int axis = 0; axis < 2 && pass > 0; axis++)
         attributes.extent[axis] = pass == 1 ? l->size : l->kernel;
     memcpy(call.attributes.bytes, &attributes, sizeof attributes);
@@ -320,16 +297,15 @@ static bool read_sets(bench *b, const char *text)
     static const char *const names[] = {[MN_KERNELS_REFERENCE] = "reference",
                                         [MN_KERNELS_PORTABLE] = "portable",
                                         [MN_KERNELS_AVX2] = "avx2",
-                                        [MN_KERNELS_AVX512] = "avx512",
-                                        [MN_KERNELS_NEON] = "neon"};
+                                        [MN_KERNELS_AVX512] = "avx512"};
     for (b->set_count = 0; *text != '\0'; b->set_count++) {
         const size_t length = strcspn(text, ","), name = strcspn(text, ",-");
         const bool direct = length == name + 7 && strncmp(text + name, "-direct", 7) == 0;
         int set = MN_KERNELS_PORTABLE;
-        while (set < MN_KERNELS_COUNT &&
+        while (set <= MN_KERNELS_AVX512 &&
                (strlen(names[set]) != name || strncmp(names[set], text, name) != 0))
             set++;
-        if (set == MN_KERNELS_COUNT || b->set_count == MAX_SETS || (length != name && !direct) ||
+        if (set > MN_KERNELS_AVX512 || b->set_count == MAX_SETS || (length != name && !direct) ||
             !mn_cpu_has_kernels((mn_kernel_set)set))
             return false;
         b->sets[b->set_count] = (mn_kernel_set)set;
@@ -350,8 +326,7 @@ int main(int argc, char **argv)
     if (argc > 3)
         b.repeats = (int)strtol(argv[3], NULL, 10);
     if (!good || b.batch < 1 || b.repeats < 1 || b.repeats > MAX_REPEATS) {
-        fprintf(stderr,
-                "usage: %s [SET[,SET]] [batch] [repeats]; sets: portable, avx2, avx512, neon\n",
+        fprintf(stderr, "usage: %s [SET[,SET]] [batch] [repeats]; sets: portable, avx2, avx512\n",
                 argv[0]);
         return EXIT_FAILURE;
     }
