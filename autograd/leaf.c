@@ -36,6 +36,9 @@ mn_grad_state mn_grad_state_get(const mn_tensor *tensor)
 
 void mn_leaf_forget(mn_leaf *leaf)
 {
+    /* Between steps the pool has better use for it: a step's peak is where its graph is largest. */
+    mn_release(leaf->grad);
+    leaf->grad = NULL;
     leaf->state = MN_GRAD_NONE;
     leaf->consumed = false;
 }

@@ -2,11 +2,12 @@
 """Whole training steps of minim and PyTorch in turn on the same cores; prints medians and ratios.
 
 usage: bench/against_pytorch.py [--models lenet5,cnn-small] [--threads 2] [--rounds 5] [--json FILE]
+                                [--markdown FILE]
 
 Needs PyTorch; `bench/against_pytorch.py --help` tells the rest. Every configuration of PyTorch (both memory
 layouts, eager and compiled, FP32 and 16-bit autocast, default and tuned malloc) lives in a process that
 sleeps while others run. The first round measures all of them; those that are far behind the best of their
-precision then rest, and the best median counts.
+precision then end, so that their memory is free again, and the best median counts.
 """
 import argparse
 import json
@@ -150,6 +151,13 @@ class TorchRun:
             answer = json.loads(line)
             self.version, self.first_step = answer["version"], answer["first_step"] - start
 
+    def steps_for(self, seconds):
+        """Steps that take about so long, by a short trial that also warms up."""
+        self.measure(2)
+        start = time.time()
+        self.measure(2)
+        return max(3, int(seconds / max((time.time() - start) / 2, 1e-4)))
+
     def measure(self, steps):
         self.child.stdin.write(f"steps {steps}\n")
         self.child.stdin.flush()
@@ -161,6 +169,7 @@ class TorchRun:
         if self.child:
             self.child.stdin.close()
             self.child.wait()
+            self.child = None
 
 
 # ---- minim ---------------------------------------------------------------------------------------
@@ -170,9 +179,13 @@ class MinimRun:
     def __init__(self, model, precision, args):
         batch, channels, size = SHAPES[model]
         self.name, self.precision, self.values, self.failed = "minim", precision, [], False
+        self.batch = args.batch or batch
         self.command = [args.minim, "bench", "--model", model, "--batch", str(args.batch or batch), "--threads",
                         str(args.threads), "--amp", "off" if precision == "fp32" else precision, "--data",
                         f"synthetic:{size}x{size}x{channels}:10", "--json"]
+
+    def steps_for(self, seconds):
+        return max(3, int(seconds * self.measure(3) / self.batch))
 
     def measure(self, steps):
         answer = json.loads(subprocess.run(self.command + ["--steps", str(steps), "--warmup", "3"], check=True,
@@ -192,40 +205,47 @@ class MinimRun:
 # ---- comparison ----------------------------------------------------------------------------------
 
 
-def steps_for(run, seconds):
-    """Steps that take about so long, by a short trial that also warms up."""
-    start = time.time()
-    run.measure(2)
-    start = time.time()
-    run.measure(2)
-    return max(3, int(seconds / max((time.time() - start) / 2, 1e-4)))
+def first_round(model, args):
+    """Starts and measures one after the other; what is far behind the best so far ends at once."""
+    runs, steps, best = [], {}, {}
 
+    def add(run):
+        if run.failed:
+            print(f"  (PyTorch {run.precision} {run.name} does not run here)", flush=True)
+            run.close()
+            return
+        steps[run] = run.steps_for(args.seconds)
+        run.values.append(run.measure(steps[run]))
+        runs.append(run)
+        if run.name != "minim":
+            best[run.precision] = max(best.get(run.precision, 0), run.values[0])
+            end_those_behind(runs, best)
 
-def compare(model, args):
-    runs = []
     for precision in args.precisions:
-        runs.append(MinimRun(model, precision, args))
+        add(MinimRun(model, precision, args))
         for malloc in args.malloc:
             for mode in args.modes:
                 for layout in ("nchw", "nhwc"):
-                    run = TorchRun(model, layout, mode, precision, malloc, args)
-                    if run.failed:
-                        print(f"  (PyTorch {precision} {run.name} does not run here)", flush=True)
-                    else:
-                        runs.append(run)
-    steps = {run: steps_for(run, args.seconds) for run in runs if isinstance(run, TorchRun)}
-    longest = statistics.median(steps.values())
-    active = runs
-    for turn in range(args.rounds):
+                    add(TorchRun(model, layout, mode, precision, malloc, args))
+    return runs, steps
+
+
+def end_those_behind(runs, best):
+    for run in runs:
+        if run.name != "minim" and run.values[0] < FAR_BEHIND * best[run.precision]:
+            run.close()
+
+
+def compare(model, args):
+    runs, steps = first_round(model, args)
+    active = [run for run in runs if run.name == "minim" or run.child]
+    for _ in range(1, args.rounds):
         for run in active:
-            run.values.append(run.measure(int(steps.get(run, longest))))
-        if turn == 0:
-            best = {p: max(r.values[0] for r in runs if r.precision == p and r.name != "minim")
-                    for p in args.precisions}
-            active = [r for r in runs if r.name == "minim" or r.values[0] >= FAR_BEHIND * best[r.precision]]
+            run.values.append(run.measure(steps[run]))
     report(model, runs, args)
     result = {"model": model, "threads": args.threads, "batch": args.batch or SHAPES[model][0], "runs": [
-        {"name": r.name, "precision": r.precision, "images_per_s": r.values, "peak_rss": r.peak} for r in runs]}
+        {"name": r.name, "precision": r.precision, "images_per_s": r.values, "peak_rss": r.peak,
+         "imported_rss": getattr(r, "imported", 0)} for r in runs]}
     for run in runs:
         run.close()
     return result
@@ -252,11 +272,40 @@ def report(model, runs, args):
             own = (r.peak - r.imported) / 2**20
             print(f"      PyTorch {r.name:30s} {statistics.median(r.values):9.1f} ({min(r.values):.0f} to "
                   f"{max(r.values):.0f}), {r.peak / 2**20:.0f} MiB, {own:.0f} without its import; first step "
-                  f"after {r.first_step:.2f} s" + (", rested" if len(r.values) < len(best.values) else ""))
+                  f"after {r.first_step:.2f} s" + (", ended" if len(r.values) < len(best.values) else ""))
     first = min(next(r for r in runs if r.name == "minim").first_step_seconds() for _ in range(3))
     torch_first = min(r.first_step for r in runs if r.name != "minim")
     print(f"  from start to the first finished step: minim {first:.3f} s, PyTorch {torch_first:.2f} s "
           f"(x{torch_first / first:.0f})", flush=True)
+
+
+def best_of(runs, precision):
+    """minim and the fastest of PyTorch's that went through all rounds."""
+    here = [r for r in runs if r["precision"] == precision]
+    rounds = max(len(r["images_per_s"]) for r in here)
+    torch = [r for r in here if r["name"] != "minim" and len(r["images_per_s"]) == rounds]
+    return (next(r for r in here if r["name"] == "minim"),
+            max(torch, key=lambda r: statistics.median(r["images_per_s"]), default=None))
+
+
+def write_markdown(results, args):
+    """A table of ratios, minim over PyTorch's best; memory without what importing PyTorch takes."""
+    with open(args.markdown, "w", encoding="utf-8") as out:
+        out.write(f"{cpu_name()}, {args.threads} thread(s), {args.rounds} rounds of {args.seconds:g} s; ratios of "
+                  "medians, in brackets the lowest and the highest ratio of a round.\n\n"
+                  "| model | precision | minim images/s | PyTorch's best | speed | resident memory |\n"
+                  "|---|---|---|---|---|---|\n")
+        for result in results:
+            for precision in args.precisions:
+                minim, torch = best_of(result["runs"], precision)
+                if torch is None:
+                    continue
+                own, other = minim["images_per_s"], torch["images_per_s"]
+                rounds = [m / t for m, t in zip(own, other)]
+                memory = minim["peak_rss"] / (torch["peak_rss"] - torch["imported_rss"])
+                out.write(f"| `{result['model']}` | {precision} | {statistics.median(own):.0f} | {torch['name']} | "
+                          f"x{statistics.median(own) / statistics.median(other):.2f} [{min(rounds):.2f}, "
+                          f"{max(rounds):.2f}] | {memory:.2f} |\n")
 
 
 def cpu_name():
@@ -280,6 +329,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--minim", default="build/minim")
     parser.add_argument("--json", help="write all measurements to this file")
+    parser.add_argument("--markdown", help="write a table of ratios to this file")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
@@ -292,6 +342,8 @@ def main():
     if args.json:
         with open(args.json, "w", encoding="utf-8") as out:
             json.dump(results, out, indent=1)
+    if args.markdown:
+        write_markdown(results, args)
     return 0
 
 

@@ -1,10 +1,12 @@
 /* Speed of matrix products and convolutions: GFLOP/s of the layers of LeNet-5 and of a small CNN in
- * all passes and dtypes, beside the peak of a loop of multiply-adds measured in the same run.
+ * all passes and dtypes, beside the peak of a loop of multiply-adds measured in the same run, and
+ * GB/s of reading the operands and writing the result once, beside that of a long copy.
  * Two kernel sets are timed in turns, so that what else the machine does slows both down; xR: the
- * second is R times as fast. Usage: gemm_conv [SET[,SET]] [batch] [repeats], with sets portable,
- * avx2, avx512, each also as SET-direct: without Winograd's algorithm. Default: the best set
- * without it and with it. */
+ * second is R times as fast. Usage: gemm_conv [SET[,SET]] [batch] [repeats] [part of a name], with
+ * sets portable, avx2, avx512, each also as SET-direct: without Winograd's algorithm. Default: the
+ * best set without it and with it. */
 #include "bench/median.h"
+#include "bench/peak.h"
 #include "core/core.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
@@ -13,9 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define MAX_THREADS  2
@@ -32,7 +31,7 @@ typedef struct bench {
     mn_workers *workers[MAX_THREADS];
     int64_t batch;
     int repeats;
-    double peak[MAX_THREADS];
+    double peak[MAX_THREADS], bandwidth[MAX_THREADS];
 } bench;
 
 static double now(void)
@@ -49,89 +48,6 @@ static void *must(void *memory)
         exit(EXIT_FAILURE);
     }
     return memory;
-}
-
-/* ---- peak ------------------------------------------------------------------------------------ */
-
-#define PEAK_STEPS 2000000
-#define PEAK_SUMS  12
-
-/* Sums start from different values, or the compiler computes equal ones once. */
-#if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) static void peak_avx2(void *arg, int64_t index, int slot)
-{
-    (void)slot;
-    float *memory = arg;
-    const __m256 a = _mm256_set1_ps(memory[0]), b = _mm256_set1_ps(memory[1]);
-    __m256 s[PEAK_SUMS];
-    for (int j = 0; j < PEAK_SUMS; j++)
-        s[j] = _mm256_set1_ps((float)j);
-    for (int i = 0; i < PEAK_STEPS; i++)
-        for (int j = 0; j < PEAK_SUMS; j++)
-            s[j] = _mm256_fmadd_ps(s[j], a, b);
-    for (int j = 1; j < PEAK_SUMS; j++)
-        s[0] = _mm256_add_ps(s[0], s[j]);
-    _mm256_storeu_ps(memory + 8 + 8 * index, s[0]);
-}
-#endif
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) static void peak_avx512(void *arg, int64_t index, int slot)
-{
-    (void)slot;
-    float *memory = arg;
-    const __m512 a = _mm512_set1_ps(memory[0]), b = _mm512_set1_ps(memory[1]);
-    __m512 s[PEAK_SUMS];
-    for (int j = 0; j < PEAK_SUMS; j++)
-        s[j] = _mm512_set1_ps((float)j);
-    for (int i = 0; i < PEAK_STEPS; i++)
-        for (int j = 0; j < PEAK_SUMS; j++)
-            s[j] = _mm512_fmadd_ps(s[j], a, b);
-    for (int j = 1; j < PEAK_SUMS; j++)
-        s[0] = _mm512_add_ps(s[0], s[j]);
-    _mm512_storeu_ps(memory + 16 + 16 * index, s[0]);
-}
-#endif
-
-static void peak_portable(void *arg, int64_t index, int slot)
-{
-    (void)slot;
-    float *memory = arg;
-    const float a = memory[0], b = memory[1];
-    float s[PEAK_SUMS][4];
-    for (int j = 0; j < PEAK_SUMS * 4; j++)
-        s[j / 4][j % 4] = (float)j;
-    for (int i = 0; i < PEAK_STEPS; i++)
-        for (int j = 0; j < PEAK_SUMS; j++)
-            for (int k = 0; k < 4; k++)
-                s[j][k] = s[j][k] * a + b;
-    for (int j = 1; j < PEAK_SUMS; j++)
-        s[0][0] += s[j][0] + s[j][1] + s[j][2] + s[j][3];
-    memory[8 + 8 * index] = s[0][0];
-}
-
-static double measure_peak(const bench *b, int threads)
-{
-    float memory[16 + 16 * MAX_THREADS] = {0.5F, 0.25F};
-    void (*task)(void *, int64_t, int) = peak_portable;
-    double lanes = 4, best = 0;
-#if defined(__x86_64__)
-    if (mn_cpu_has_kernels(MN_KERNELS_AVX512)) {
-        task = peak_avx512;
-        lanes = 16;
-    } else if (mn_cpu_has_kernels(MN_KERNELS_AVX2)) {
-        task = peak_avx2;
-        lanes = 8;
-    }
-#endif
-    for (int i = 0; i < 5; i++) {
-        double start = now();
-        mn_workers_run(b->workers[threads - 1], threads, task, memory);
-        double flops = 2.0 * PEAK_SUMS * PEAK_STEPS * lanes;
-        double rate = flops * threads / (now() - start) / 1e9;
-        best = rate > best ? rate : best;
-    }
-    return best;
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */
@@ -201,8 +117,14 @@ static void time_call(const bench *b, mn_call *call, int threads, prepare_fn pre
     call->fault = NULL;
 }
 
+static double bytes_of(const mn_view *view)
+{
+    return (double)view->numel * (double)mn_dtype_size(view->dtype);
+}
+
 static void report(const bench *b, mn_call *call, double flops, prepare_fn prepare, run_fn run)
 {
+    const double bytes = bytes_of(&call->in[0]) + bytes_of(&call->in[1]) + bytes_of(&call->out[0]);
     for (int threads = 1; threads <= MAX_THREADS; threads++) {
         double medians[MAX_SETS] = {0};
         time_call(b, call, threads, prepare, run, medians);
@@ -211,6 +133,8 @@ static void report(const bench *b, mn_call *call, double flops, prepare_fn prepa
                    100 * flops / medians[s] / 1e9 / b->peak[threads - 1]);
         if (b->set_count > 1)
             printf(" x%.2f", medians[0] / medians[1]);
+        const double rate = 1e-9 * bytes / medians[b->set_count - 1];
+        printf(" %5.1f GB/s (%2.0f%%)", rate, 100 * rate / b->bandwidth[threads - 1]);
     }
     printf("\n");
     for (int i = 0; i < call->input_count; i++)
@@ -320,28 +244,35 @@ int main(int argc, char **argv)
     const mn_kernel_set best = mn_cpu_best_kernels();
     bench b = {
         .sets = {best, best}, .winograd = {false, true}, .set_count = 2, .batch = 64, .repeats = 7};
+    const char *part = argc > 4 ? argv[4] : "";
     bool good = argc <= 1 || read_sets(&b, argv[1]);
     if (argc > 2)
         b.batch = strtol(argv[2], NULL, 10);
     if (argc > 3)
         b.repeats = (int)strtol(argv[3], NULL, 10);
     if (!good || b.batch < 1 || b.repeats < 1 || b.repeats > MAX_REPEATS) {
-        fprintf(stderr, "usage: %s [SET[,SET]] [batch] [repeats]; sets: portable, avx2, avx512\n",
+        fprintf(stderr,
+                "usage: %s [SET[,SET]] [batch] [repeats] [part of a name]; sets: portable, avx2, "
+                "avx512\n",
                 argv[0]);
         return EXIT_FAILURE;
     }
     for (int t = 0; t < MAX_THREADS; t++) {
         b.workers[t] = must(mn_workers_create(NULL, t + 1, NULL, NULL, NULL));
-        b.peak[t] = measure_peak(&b, t + 1);
+        b.peak[t] = mn_peak_gflops(b.workers[t], t + 1);
+        b.bandwidth[t] = mn_peak_gbytes(b.workers[t]);
     }
-    printf("batch %d; GFLOP/s (share of peak) with 1 thread: peak %.1f, with 2: peak %.1f\n",
-           (int)b.batch, b.peak[0], b.peak[1]);
+    printf("batch %d; GFLOP/s (share of the peak), GB/s of the last set (share)", (int)b.batch);
+    for (int t = 0; t < MAX_THREADS; t++)
+        printf("%s %d thread%s: peaks %.1f GFLOP/s, %.1f GB/s", t == 0 ? " with" : ";", t + 1,
+               t == 0 ? "" : "s", b.peak[t], b.bandwidth[t]);
+    printf("\n");
     for (size_t i = 0; i < COUNT(conv_layers); i++)
-        for (int pass = 0; pass < 3; pass++)
+        for (int pass = 0; pass < 3 && strstr(conv_layers[i].name, part); pass++)
             for (size_t d = 0; d < COUNT(dtypes); d++)
                 bench_conv(&b, &conv_layers[i], dtypes[d], pass);
     for (size_t i = 0; i < COUNT(linear_layers); i++)
-        for (int pass = 0; pass < 3; pass++)
+        for (int pass = 0; pass < 3 && strstr(linear_layers[i].name, part); pass++)
             for (size_t d = 0; d < COUNT(dtypes); d++)
                 bench_linear(&b, &linear_layers[i], dtypes[d], pass);
     for (int t = 0; t < MAX_THREADS; t++)

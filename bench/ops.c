@@ -1,8 +1,10 @@
 /* Speed of single ops: every op case of the tests and the large ones, forward and forward with
  * backward from the sum of the result, in f32, f16 and bf16. One line a case: microseconds of the
  * fastest run, how many times faster than f32 the 16-bit formats are, and of large cases the rate
- * of forward. Usage: bench_ops [part of a case's name, such as large] [milliseconds a measurement]
- * [threads] */
+ * of forward with its share of the peak that is measured first (what fits the caches may have more
+ * than all of memory's). Usage: bench_ops [part of a case's name, such as large] [milliseconds a
+ * measurement] [threads] */
+#include "bench/peak.h"
 #include "tests/support_cases.h"
 
 #include <math.h>
@@ -17,6 +19,7 @@ enum { FORMATS = 3, LARGE_BYTES = 1 << 16 };
 typedef struct bench {
     mn_context *ctx;
     double seconds; /* of a measurement */
+    double gflops, gbytes;
 } bench;
 
 /* Of a case in one format; NaN: not measured. */
@@ -79,6 +82,17 @@ static double measure(const bench *b, const op_case *c, mn_tensor **in, bool bac
     return mn_ok(b->ctx) ? best : (double)NAN;
 }
 
+static bool measure_peaks(bench *b, int threads)
+{
+    mn_workers *workers = mn_workers_create(NULL, threads, NULL, NULL, NULL);
+    if (workers == NULL)
+        return false;
+    b->gflops = mn_peak_gflops(workers, threads);
+    b->gbytes = mn_peak_gbytes(workers);
+    mn_workers_free(workers);
+    return true;
+}
+
 static timing time_case(const bench *b, const op_case *c, mn_dtype dtype)
 {
     timing t = {(double)NAN, (double)NAN, 0.0, 0.0};
@@ -110,6 +124,11 @@ static void print_times(double f32, double f16, double bf16)
                f32 / bf16);
 }
 
+static void print_rate(double rate, double peak)
+{
+    printf(" %7.1f (%3.0f%%)", rate, 100 * rate / peak);
+}
+
 static void bench_case(const bench *b, const op_case *c)
 {
     timing t[FORMATS];
@@ -121,7 +140,8 @@ static void bench_case(const bench *b, const op_case *c)
     bool flops = t[0].flops > 0.0;
     if (flops || t[0].bytes >= LARGE_BYTES)
         for (int i = 0; i < FORMATS; i++)
-            printf(" %7.1f", 1e-9 * (flops ? t[i].flops : t[i].bytes) / t[i].forward);
+            print_rate(1e-9 * (flops ? t[i].flops : t[i].bytes) / t[i].forward,
+                       flops ? b->gflops : b->gbytes);
     printf("%s\n", flops ? " GFLOP/s" : t[0].bytes >= LARGE_BYTES ? " GB/s" : "");
     fflush(stdout);
 }
@@ -132,19 +152,23 @@ int main(int argc, char **argv)
     mn_context_options options = mn_context_options_default();
     mn_error error = {MN_OK, ""};
     options.threads = argc > 3 ? (int)strtol(argv[3], NULL, 10) : 0;
-    bench b = {mn_context_create(&options, &error), argc > 2 ? 1e-3 * strtod(argv[2], NULL) : 0.02};
+    bench b = {mn_context_create(&options, &error), argc > 2 ? 1e-3 * strtod(argv[2], NULL) : 0.02,
+               0, 0};
     if (b.ctx == NULL) {
         fprintf(stderr, "%s\n", error.message);
         return EXIT_FAILURE;
     }
     mn_context_info info = mn_context_info_get(b.ctx);
-    printf("%s, %s kernels, %d threads; microseconds, and times f32's speed\n", info.cpu,
-           info.kernels, info.threads);
+    if (!measure_peaks(&b, info.threads))
+        return EXIT_FAILURE;
+    printf("%s, %s kernels, %d threads, peaks %.1f GFLOP/s and %.1f GB/s; microseconds, and times "
+           "f32's speed\n",
+           info.cpu, info.kernels, info.threads, b.gflops, b.gbytes);
     printf("%-30s", "case");
     for (int i = 0; i < 2; i++)
         printf("  %9s %9s%8s%9s%7s", i == 0 ? "f32" : "f32 both", i == 0 ? "f16" : "f16 both", "",
                i == 0 ? "bf16" : "bf16 both", "");
-    printf("  forward's rate\n");
+    printf("  forward's rate (share of the peak)\n");
     for (int i = 0; i < mn_case_count(); i++)
         if (strstr(mn_case_at(i)->name, part) != NULL)
             bench_case(&b, mn_case_at(i));

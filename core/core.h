@@ -146,18 +146,29 @@ typedef mn_status (*mn_cast_hook)(mn_context *context, const mn_op *op, mn_tenso
                                   int count, mn_cast_choice *choice);
 
 #define MN_HOST_CLASSES 32
-#define MN_POOL_BINS    256
+#define MN_POOL_BINS    64
 
 /* Device memory may be out of the host's reach, so free blocks are listed beside it. The list has
  * room for all blocks of the bin: freeing never allocates. */
 typedef struct mn_pool_bin {
     void **free;
     size_t count, list_bytes;
-    size_t blocks, block_bytes; /* of this class, handed out or free */
+    size_t blocks; /* of this class, handed out or free */
 } mn_pool_bin;
+
+/* A piece of a slab; neighbours that are free are joined. */
+typedef struct mn_pool_span {
+    char *memory;
+    size_t bytes;
+    bool free;
+    bool first; /* of its slab */
+} mn_pool_span;
 
 typedef struct mn_pool {
     mn_pool_bin bins[MN_POOL_BINS];
+    mn_pool_span *spans; /* by address */
+    size_t span_count, list_bytes;
+    size_t slab_bytes; /* of all slabs */
     mn_memory_stats stats;
     uint64_t limit;
 } mn_pool;

@@ -1,54 +1,176 @@
-/* core/pool.c: the caching pool of device memory. Blocks are kept in bins by size class, 64-byte
- * classes up to 4 KiB and four classes per octave above, so that the same sequence of requests is
- * served without asking the device again. */
+/* core/pool.c: the caching pool of device memory. Blocks up to 4 KiB are kept in bins, a bin per 64
+ * bytes. Larger ones are cut from slabs, where the smallest piece that is large enough is taken and
+ * free neighbours are joined: tensors and workspaces of all sizes share the memory, and a sequence
+ * of requests that begins and ends with the same blocks in use finds the same places again, without
+ * asking the device. */
 #include "core/parts.h"
 
-enum { GRAIN = 64, SMALL_SHIFT = 12, SMALL_BYTES = 1 << SMALL_SHIFT };
-enum { SMALL_BINS = SMALL_BYTES / GRAIN, LARGEST_SHIFT = 60 };
+#include <string.h>
 
-_Static_assert(MN_POOL_BINS == SMALL_BINS + 4 * (LARGEST_SHIFT - SMALL_SHIFT), "a bin per class");
-
-typedef struct size_class {
-    size_t bin;
-    size_t bytes;
-} size_class;
-
-/* bytes: at least 1, at most 1 << LARGEST_SHIFT. */
-static size_class class_of(size_t bytes)
-{
-    if (bytes <= SMALL_BYTES) {
-        size_t bin = (bytes - 1) / GRAIN;
-        return (size_class){bin, (bin + 1) * GRAIN};
-    }
-    size_t octave = SMALL_SHIFT;
-    while (((size_t)2 << octave) < bytes)
-        octave++;
-    size_t step = (size_t)1 << (octave - 2);
-    size_t quarter = (bytes - ((size_t)1 << octave) - 1) / step; /* 0 to 3 */
-    size_t bin = SMALL_BINS + 4 * (octave - SMALL_SHIFT) + quarter;
-    return (size_class){bin, ((size_t)1 << octave) + (quarter + 1) * step};
-}
+enum { GRAIN = 64, SMALL_BYTES = GRAIN * MN_POOL_BINS, SLAB_BYTES = 1 << 16 };
+#define LARGEST ((size_t)1 << 60)
 
 static size_t live_bytes(size_t bytes)
 {
     return (bytes + GRAIN - 1) / GRAIN * GRAIN;
 }
 
-void mn_pool_flush(mn_context *context)
+/* ---- slabs ----------------------------------------------------------------------------------- */
+
+/* There is room. */
+static mn_pool_span *insert(mn_pool *pool, size_t at, mn_pool_span span)
+{
+    mn_pool_span *place = pool->spans + at;
+    memmove(place + 1, place, (pool->span_count++ - at) * sizeof *place);
+    *place = span;
+    return place;
+}
+
+static void erase(mn_pool *pool, size_t at)
+{
+    mn_pool_span *place = pool->spans + at;
+    memmove(place, place + 1, (--pool->span_count - at) * sizeof *place);
+}
+
+/* How many spans lie before such an address. */
+static size_t spans_before(const mn_pool *pool, const void *memory)
+{
+    size_t low = 0, high = pool->span_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if ((uintptr_t)pool->spans[middle].memory < (uintptr_t)memory)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* A new slab, as one free span. Slabs grow with what there is, so that they stay few; what is not
+ * used of them costs addresses, but on most systems no memory. */
+static mn_pool_span *new_slab(mn_context *context, size_t bytes, bool generous)
 {
     mn_pool *pool = &context->pool;
+    size_t quarter = live_bytes(pool->slab_bytes / 4);
+    quarter = quarter > SLAB_BYTES ? quarter : SLAB_BYTES;
+    if (generous && quarter > bytes)
+        bytes = quarter;
+    pool->stats.system_requests++;
+    char *memory = context->device->alloc(context->device, bytes);
+    if (!memory)
+        return NULL;
+    pool->slab_bytes += bytes;
+    pool->stats.pool_bytes += bytes;
+    return insert(pool, spans_before(pool, memory), (mn_pool_span){memory, bytes, true, true});
+}
+
+/* bytes: a multiple of GRAIN. The list has room for more pieces than a first step's order leaves.
+ */
+static void *take_span(mn_context *context, size_t bytes, bool generous)
+{
+    mn_pool *pool = &context->pool;
+    void *list = pool->spans;
+    size_t each = sizeof *pool->spans;
+    if (!mn_allocator_grow(&context->allocator, &list, &pool->list_bytes, pool->span_count * each,
+                           (2 * pool->span_count + 62) * each))
+        return NULL;
+    pool->spans = list;
+    mn_pool_span *best = NULL, *end = pool->spans + pool->span_count;
+    for (mn_pool_span *span = pool->spans; span < end; span++)
+        if (span->free && span->bytes >= bytes && (!best || span->bytes < best->bytes))
+            best = span;
+    if (!best && !(best = new_slab(context, bytes, generous)))
+        return NULL;
+    if (best->bytes > bytes)
+        insert(pool, (size_t)(best - pool->spans) + 1,
+               (mn_pool_span){best->memory + bytes, best->bytes - bytes, true, false});
+    best->bytes = bytes;
+    best->free = false;
+    return best->memory;
+}
+
+static void free_span(mn_pool *pool, void *memory)
+{
+    size_t at = spans_before(pool, memory);
+    mn_pool_span *span = pool->spans + at;
+    span->free = true;
+    if (at + 1 < pool->span_count && span[1].free && !span[1].first) {
+        span->bytes += span[1].bytes;
+        erase(pool, at + 1);
+    }
+    if (!span->first && span[-1].free) {
+        span[-1].bytes += span->bytes;
+        erase(pool, at);
+    }
+}
+
+static void flush_slabs(mn_context *context)
+{
+    mn_pool *pool = &context->pool;
+    for (size_t i = pool->span_count; i-- > 0;) {
+        const mn_pool_span *span = pool->spans + i;
+        if (!span->first || !span->free || (i + 1 < pool->span_count && !span[1].first))
+            continue;
+        context->device->free(context->device, span->memory, span->bytes);
+        pool->slab_bytes -= span->bytes;
+        pool->stats.pool_bytes -= span->bytes;
+        erase(pool, i);
+    }
+}
+
+/* ---- bins ------------------------------------------------------------------------------------ */
+
+static mn_pool_bin *bin_of(mn_pool *pool, size_t bytes)
+{
+    return &pool->bins[bytes / GRAIN - 1];
+}
+
+/* bytes: a multiple of GRAIN. */
+static void *take_block(mn_context *context, size_t bytes)
+{
+    mn_pool *pool = &context->pool;
+    mn_pool_bin *bin = bin_of(pool, bytes);
+    if (bin->count > 0)
+        return bin->free[--bin->count];
+    void *list = bin->free;
+    size_t each = sizeof *bin->free;
+    if (!mn_allocator_grow(&context->allocator, &list, &bin->list_bytes, bin->count * each,
+                           (bin->blocks + 1) * each))
+        return NULL;
+    bin->free = list;
+    pool->stats.system_requests++;
+    void *memory = context->device->alloc(context->device, bytes);
+    if (memory) {
+        bin->blocks++;
+        pool->stats.pool_bytes += bytes;
+    }
+    return memory;
+}
+
+static void flush_bins(mn_context *context)
+{
+    mn_pool *pool = &context->pool;
+    for (size_t i = 0; i < MN_POOL_BINS; i++) {
+        mn_pool_bin *bin = &pool->bins[i];
+        const size_t bytes = (i + 1) * GRAIN;
+        bin->blocks -= bin->count;
+        pool->stats.pool_bytes -= bin->count * bytes;
+        while (bin->count > 0)
+            context->device->free(context->device, bin->free[--bin->count], bytes);
+    }
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+void mn_pool_flush(mn_context *context)
+{
     mn_device *device = context->device;
     if (!device)
         return;
     /* A device that fails here is met again by the next call that waits. */
     (void)device->synchronize(device);
-    for (size_t i = 0; i < MN_POOL_BINS; i++) {
-        mn_pool_bin *bin = &pool->bins[i];
-        bin->blocks -= bin->count;
-        pool->stats.pool_bytes -= bin->count * bin->block_bytes;
-        while (bin->count > 0)
-            device->free(device, bin->free[--bin->count], bin->block_bytes);
-    }
+    flush_bins(context);
+    flush_slabs(context);
 }
 
 void mn_pool_destroy(mn_context *context)
@@ -61,40 +183,23 @@ void mn_pool_destroy(mn_context *context)
         if (bin->free)
             allocator->free(allocator->user, bin->free, bin->list_bytes);
     }
+    if (pool->spans)
+        allocator->free(allocator->user, pool->spans, pool->list_bytes);
 }
 
-static void *new_block(mn_context *context, size_class class)
+/* After a failure once more, with what is cached given back first. */
+static void *take(mn_context *context, size_t bytes)
 {
-    mn_pool *pool = &context->pool;
-    mn_pool_bin *bin = &pool->bins[class.bin];
-    void *list = bin->free;
-    size_t bytes = sizeof *bin->free;
-    if (!mn_allocator_grow(&context->allocator, &list, &bin->list_bytes, bin->count * bytes,
-                           (bin->blocks + 1) * bytes))
-        return NULL;
-    bin->free = list;
-    pool->stats.system_requests++;
-    void *memory = context->device->alloc(context->device, class.bytes);
-    if (memory) {
-        bin->blocks++;
-        bin->block_bytes = class.bytes;
-        pool->stats.pool_bytes += class.bytes;
+    void *memory = NULL;
+    for (int i = 0; i < 2 && !memory; i++) {
+        if (i > 0) {
+            mn_pool_flush(context);
+            mn_host_trim(context);
+        }
+        memory =
+            bytes <= SMALL_BYTES ? take_block(context, bytes) : take_span(context, bytes, i == 0);
     }
     return memory;
-}
-
-static void *take_block(mn_context *context, size_t bytes)
-{
-    size_class class = class_of(bytes);
-    mn_pool_bin *bin = &context->pool.bins[class.bin];
-    if (bin->count > 0)
-        return bin->free[--bin->count];
-    void *memory = new_block(context, class);
-    if (memory)
-        return memory;
-    mn_pool_flush(context);
-    mn_host_trim(context);
-    return new_block(context, class);
 }
 
 void *mn_pool_alloc(mn_context *context, size_t bytes)
@@ -103,14 +208,14 @@ void *mn_pool_alloc(mn_context *context, size_t bytes)
     uint64_t limit = context->pool.limit;
     if (bytes == 0)
         return NULL;
-    size_t live = bytes <= (size_t)1 << LARGEST_SHIFT ? live_bytes(bytes) : bytes;
+    size_t live = bytes <= LARGEST ? live_bytes(bytes) : bytes;
     if (limit > 0 && (live > limit || stats->live_bytes > limit - live)) {
         mn_fail(context, MN_ERR_MEMORY,
                 "no memory for %zu bytes: %llu in use, and the context's limit is %llu", bytes,
                 (unsigned long long)stats->live_bytes, (unsigned long long)limit);
         return NULL;
     }
-    void *memory = bytes <= (size_t)1 << LARGEST_SHIFT ? take_block(context, bytes) : NULL;
+    void *memory = bytes <= LARGEST ? take(context, live) : NULL;
     if (!memory) {
         mn_fail(context, MN_ERR_MEMORY, "no memory for %zu bytes on device %s: %llu in use", bytes,
                 context->device->name, (unsigned long long)stats->live_bytes);
@@ -126,9 +231,15 @@ void mn_pool_free(mn_context *context, void *memory, size_t bytes)
 {
     if (!memory)
         return;
-    mn_pool_bin *bin = &context->pool.bins[class_of(bytes).bin];
-    context->pool.stats.live_bytes -= live_bytes(bytes);
-    bin->free[bin->count++] = memory;
+    mn_pool *pool = &context->pool;
+    bytes = live_bytes(bytes);
+    pool->stats.live_bytes -= bytes;
+    if (bytes > SMALL_BYTES) {
+        free_span(pool, memory);
+    } else {
+        mn_pool_bin *bin = bin_of(pool, bytes);
+        bin->free[bin->count++] = memory;
+    }
 }
 
 mn_memory_stats mn_memory_stats_get(const mn_context *context)

@@ -660,7 +660,7 @@ typedef enum mn_grad_state {
     MN_GRAD_UNSCALED = 3 /* was scaled, the scale has been divided out */
 } mn_grad_state;
 MN_API mn_grad_state mn_grad_state_get(const mn_tensor *tensor);
-/* Forgets the gradient (state NONE); its memory is kept for the next one. */
+/* Forgets the gradient (state NONE): what mn_grad gave is valid no more, unless retained. */
 MN_API mn_status mn_zero_grad(mn_tensor *tensor);
 /* A view that is not part of the graph. */
 MN_API mn_tensor *mn_detach(mn_tensor *x);

@@ -6,8 +6,9 @@
 #include <string.h>
 
 #define LEAVES 8
-/* Floats of all partial sums together; fewer leaves if they would be more. */
-#define LEAVES_FLOATS (INT64_C(8) << 20)
+/* Floats of all partial sums together; fewer leaves if they would be more, but so many that there
+ * are LEAVES tasks. */
+#define LEAVES_FLOATS (INT64_C(5) << 19)
 /* Pixels that are summed at once. */
 #define BLOCK_PIXELS 160
 /* Filter elements that are narrowed at once. */
@@ -75,7 +76,8 @@ static mn_status plan(const mn_call *call, weight_grad *w)
         return MN_OK;
     mn_conv_strips_cut(&w->strips);
     w->units = w->strips.images * w->strips.count;
-    w->leaves = mn_min(LEAVES, mn_max(LEAVES_FLOATS / partial_floats(w), 1));
+    w->leaves = mn_max(LEAVES_FLOATS / partial_floats(w), mn_ceil_div(LEAVES, w->panel_blocks));
+    w->leaves = mn_min(LEAVES, w->leaves);
     w->leaves = mn_min(w->leaves, w->units);
     MN_TRY(lay_out(w));
     return mn_winograd_weight_plan(w);
