@@ -87,10 +87,13 @@ static bool is_alike(const mn_tensor *a, const mn_tensor *b)
            memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) == 0;
 }
 
-/* A batch norm at the chain's end waits for the shortcut, to add it and apply ReLU by itself. */
+/* A batch norm at the chain's end waits for the shortcut, to add it and apply ReLU by itself. Not
+ * one that is the chain: backward would then add up x's gradient in another order. */
 static mn_tensor *residual_forward(mn_module *module, mn_tensor *x)
 {
-    mn_module *last = last_of(module), *norm = mn_module_fuses(last, NULL) ? last : NULL;
+    mn_module *last = last_of(module);
+    const bool waits = last != in_chain(module, module->children) && mn_module_fuses(last, NULL);
+    mn_module *norm = waits ? last : NULL;
     mn_scope scope = mn_scope_begin(module->context);
     mn_tensor *y = run_chain(module, x, false, norm);
     mn_tensor *around =

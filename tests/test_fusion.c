@@ -213,6 +213,39 @@ START_TEST(rules_are_kept)
 }
 END_TEST
 
+/* y goes three ways, of whose gradients each sum is rounded: their order tells. */
+static void branch(bool fusion, bool layer, mn_tensor **gradient, mn_context **context)
+{
+    *context = open_with(MN_KERNELS_AUTO, fusion);
+    mn_module *outer = mn_residual(*context), *inner = mn_residual(*context);
+    if (layer)
+        mn_sequential_add(inner, "tanh", mn_activation_layer(*context, MN_ACTIVATION_TANH));
+    mn_sequential_add(inner, "bn", mn_batch_norm_layer(*context, 3));
+    mn_residual_shortcut(inner, "gelu", mn_activation_layer(*context, MN_ACTIVATION_GELU));
+    mn_sequential_add(outer, "inner", inner);
+    ck_assert_int_eq(mn_module_init(outer), MN_OK);
+    const problem p = {MN_BF16, 64, 3, true, false, 0};
+    mn_tensor *x = draw(*context, MN_BF16, &p, 0), *weight = draw(*context, MN_BF16, &p, 6);
+    mn_set_requires_grad(x, true);
+    mn_tensor *y = mn_mul(x, weight);
+    mn_tensor *loss = mn_sum(mn_mul(mn_module_forward(outer, y), weight), 0, NULL, false);
+    ck_assert_msg(mn_backward(loss, 1.0) == MN_OK, "%s", mn_error_message(*context));
+    *gradient = mn_grad(x);
+    mn_module_free(outer);
+}
+
+START_TEST(order_of_sums_is_kept)
+{
+    mn_context *contexts[2];
+    mn_tensor *gradients[2];
+    for (int fusion = 0; fusion < 2; fusion++)
+        branch(fusion, _i, &gradients[fusion], &contexts[fusion]);
+    same_bits(gradients[0], gradients[1], "gradient", _i);
+    mn_context_free(contexts[0]);
+    mn_context_free(contexts[1]);
+}
+END_TEST
+
 static Suite *fusion_suite(void)
 {
     Suite *suite = suite_create("fusion");
@@ -222,6 +255,7 @@ static Suite *fusion_suite(void)
                         MN_KERNELS_AVX512 + 1);
     tcase_add_loop_test(tests, models_give_the_same_bits, 0, 12);
     tcase_add_test(tests, rules_are_kept);
+    tcase_add_loop_test(tests, order_of_sums_is_kept, 0, 2);
     suite_add_tcase(suite, tests);
     return suite;
 }

@@ -421,6 +421,27 @@ START_TEST(range_of_a_run)
 }
 END_TEST
 
+/* The residual's gradient, output 3, is as wide as the activations; those of parameters are f32. */
+START_TEST(range_of_residuals)
+{
+    mn_train_options options = mn_train_options_default();
+    options.data = "synthetic:8x8x3:10:8";
+    options.model = "resnet8";
+    options.batch = 4;
+    options.steps = 1;
+    options.context.threads = 1;
+    mn_error error;
+    mn_range_result *r = mn_range(&options, &error);
+    ck_assert_msg(r != NULL, "%s", error.message);
+    const mn_range_row *row = range_at(r, "layer3.0.bn2", "batch_norm_relu_backward", MN_BACKWARD);
+    for (int i = 0; i < 4; i++, row++) {
+        ck_assert_int_eq(row->row->output, i);
+        ck_assert_int_eq(row->exempt, i == 1 || i == 2);
+    }
+    mn_range_result_free(r);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("monitor over steps");
@@ -433,6 +454,7 @@ int main(void)
     tcase_add_test(tcase, one_monitor_a_context);
     tcase_add_loop_test(tcase, gradients_of_gradients, 0, 2);
     tcase_add_loop_test(tcase, range_of_a_run, 0, 2);
+    tcase_add_test(tcase, range_of_residuals);
     suite_add_tcase(suite, tcase);
     return mn_test_run(suite, CK_NOFORK);
 }

@@ -22,12 +22,19 @@ static bool is_gradient(const mn_monitor_row *row)
     return row->direction == MN_BACKWARD;
 }
 
-/* Further outputs are statistics. Gradients are summed and unscaled in f32; parameters, which steps
- * write, are what 16-bit copies are made of. */
+/* Further outputs are statistics and gradients of parameters, but for the residual's gradient. */
+static bool is_statistic(const mn_monitor_row *row)
+{
+    return row->output > 0 &&
+           (row->output != 3 || strcmp(row->op, mn_ops[MN_OP_batch_norm_relu_backward].name) != 0);
+}
+
+/* Gradients are summed and unscaled in f32; parameters, which steps write, are what 16-bit copies
+ * are made of. */
 static bool is_exempt(const mn_monitor_row *row)
 {
     const bool is_step = row->updates > 0 || row->parameter[0] == '\0';
-    if (row->rule == MN_CAST_FP32 || row->output > 0 || mn_row_is_scaling(row))
+    if (row->rule == MN_CAST_FP32 || is_statistic(row) || mn_row_is_scaling(row))
         return true;
     return is_gradient(row) ? row->parameter[0] != '\0'
                             : (row->direction == MN_UPDATE && !is_step) ||

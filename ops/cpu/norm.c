@@ -24,7 +24,7 @@ typedef struct norm {
     int64_t rows, channels;
     int64_t width;  /* of a strip: channels taken at once */
     int64_t side;   /* rows of a strip taken at once, as far as they are contiguous */
-    int64_t length; /* of a table: channels, repeated for all rows taken at once */
+    int64_t length; /* of a table: channels, repeated for all rows taken at once; never 0 */
     int64_t tasks, task_rows;
     double eps, momentum;
     double *sum[2];  /* per channel */
@@ -47,7 +47,7 @@ static void cut(norm *m, const mn_view *x)
     m->channels = C;
     m->width = mn_ceil_div(C, strips);
     m->side = strips == 1 && C > 0 ? MN_BLOCK / C : 1;
-    m->length = mn_max(C, m->side * C);
+    m->length = mn_max(1, mn_max(C, m->side * C));
     const int64_t most = mn_min(MOST_TASKS, PARTIALS / mn_max(1, 2 * C));
     const int64_t count = mn_max(1, mn_min(x->numel / MN_CHUNK, most));
     m->task_rows = mn_ceil_div(mn_ceil_div(m->rows, count), m->side) * m->side;
@@ -456,9 +456,9 @@ void mn_cpu_batch_norm_relu_backward(const mn_call *call)
 {
     norm m = norm_of(call, &call->in[1], &call->in[0]);
     m.relu = mn_has_input(call, 3);
-    if (m.relu)
-        memcpy(m.bias, vector(&m, 3), (size_t)m.channels * sizeof(float));
-    else {
+    for (int64_t c = 0; m.relu && c < m.channels; c++)
+        m.bias[c] = vector(&m, 3)[c];
+    if (!m.relu) {
         m.other = &call->in[6];
         m.masked = &call->out[3];
     }
