@@ -23,8 +23,8 @@
  * first then, if they are not too many, and a task is a panel, whose filters it makes itself. */
 #define FILTER_FLOATS (INT64_C(4) << 20)
 #define SHARED_FLOATS (INT64_C(16) << 20)
-/* Wide panels of more channels would not fit the first-level cache: narrow ones are 1.2 to 1.3 times
- * as fast with 256 and 512. */
+/* Wide panels of more channels would not fit the first-level cache: narrow ones are 1.15 to
+ * 1.3 times as fast with 256 and 512, but not where each reads all points. */
 #define WIDE_CHANNELS 128
 
 /* ---- cutting --------------------------------------------------------------------------------- */
@@ -132,10 +132,16 @@ static int64_t groups(const mn_conv_gather *g)
     return mn_ceil_div(g->panels, g->group_panels);
 }
 
+static bool too_many_filters(int64_t n2, int64_t channels, int64_t columns)
+{
+    return (double)n2 * (double)channels * (double)columns > (double)FILTER_FLOATS;
+}
+
 void mn_winograd_choose(mn_conv_gather *g)
 {
     g->winograd = mn_winograd_cut(g->call, &g->strips, g->columns, F4_TILES, &g->kernels);
-    if (g->winograd.m > 0 && g->strips.channels > WIDE_CHANNELS)
+    const int64_t n2 = g->winograd.n * g->winograd.n, channels = g->strips.channels;
+    if (n2 > 0 && channels > WIDE_CHANNELS && !too_many_filters(n2, channels, g->columns))
         g->kernels = mn_gemm_kernels_for(g->call, 16);
 }
 
@@ -146,9 +152,8 @@ mn_status mn_winograd_plan(mn_conv_gather *g)
         return MN_OK;
     const int64_t width = g->kernels->columns, n2 = w->n * w->n, channels = w->strips.channels;
     const int64_t filter = channels * width;
-    const double filters = (double)n2 * (double)(g->panels * filter);
     const double points = (double)n2 * (double)channels * (double)(w->lines * w->across);
-    g->shared = filters > (double)FILTER_FLOATS && points <= (double)SHARED_FLOATS;
+    g->shared = too_many_filters(n2, channels, g->columns) && points <= (double)SHARED_FLOATS;
     if (g->shared)
         cut_blocks(w, TILES_MAX, 1);
     g->point_step = w->tiles * channels + 16;
