@@ -1,4 +1,4 @@
-/* One-dimensional transforms of Winograd's convolution F(m, 3) for m = 2 and 4 (Lavin and Gray,
+/* Transforms of Winograd's convolution F(m, 3) for m = 2 and 4 (Lavin and Gray,
  * "Fast Algorithms for Convolutional Neural Networks", 2015). F(4, 3) stands on the points 0, +-A,
  * +-B and infinity: A = 11/16 and B = 11/8 instead of 1 and 2 halve the rms error, and their
  * squares are exact in f32. */
@@ -34,90 +34,205 @@ static inline void lanes_store(float *to, const lanes *v)
     memcpy(to, v, sizeof *v);
 }
 
-#define LOAD(k)                                                                                    \
-    lanes d##k;                                                                                    \
-    lanes_load(&d##k, from + (k)*l->in_step)
-#define LOAD2                                                                                      \
-    LOAD(0);                                                                                       \
-    LOAD(1)
-#define LOAD3                                                                                      \
-    LOAD2;                                                                                         \
-    LOAD(2)
-#define LOAD4                                                                                      \
-    LOAD3;                                                                                         \
-    LOAD(3)
-#define LOAD6                                                                                      \
-    LOAD4;                                                                                         \
-    LOAD(4);                                                                                       \
-    LOAD(5)
-#define STORE(k, value)                                                                            \
-    do {                                                                                           \
-        const lanes result = value;                                                                \
-        lanes_store(to + (k)*l->out_step, &result);                                                \
-    } while (0)
+/* ---- along one axis -------------------------------------------------------------------------- */
 
-#define WINOGRAD(name, ...)                                                                        \
-    static void name(const mn_winograd_lines *l, const float *in, float *out)                      \
-    {                                                                                              \
-        for (int64_t row = 0; row < l->count; row++, in += l->in_next, out += l->out_next)         \
-            for (int64_t i = 0; i < l->n; i += LANES) {                                            \
-                const float *from = in + i;                                                        \
-                float *to = out + i;                                                               \
-                __VA_ARGS__;                                                                       \
-            }                                                                                      \
-    }
+#define TRANSFORM static inline __attribute__((always_inline)) void
+typedef void transform_fn(const lanes *d, lanes *r);
 
 /* B^T d */
-WINOGRAD(winograd2_image, LOAD4; STORE(0, d0 - d2); STORE(1, d1 + d2); STORE(2, d2 - d1);
-         STORE(3, d1 - d3))
-WINOGRAD(winograd4_image, LOAD6; const lanes e = d4 - SQUARE_B * d2;
-         const lanes o = POINT_A * (d3 - SQUARE_B * d1); const lanes f = d4 - SQUARE_A * d2;
-         const lanes q = POINT_B * (d3 - SQUARE_A * d1);
-         STORE(0, SQUARE_A *SQUARE_B *d0 + (d4 - (SQUARE_A + SQUARE_B) * d2)); STORE(1, e + o);
-         STORE(2, e - o); STORE(3, f + q); STORE(4, f - q);
-         STORE(5, SQUARE_A *SQUARE_B *d1 + (d5 - (SQUARE_A + SQUARE_B) * d3)))
+TRANSFORM image2(const lanes *d, lanes *r)
+{
+    r[0] = d[0] - d[2];
+    r[1] = d[1] + d[2];
+    r[2] = d[2] - d[1];
+    r[3] = d[1] - d[3];
+}
+
+TRANSFORM image4(const lanes *d, lanes *r)
+{
+    const lanes e = d[4] - SQUARE_B * d[2], o = POINT_A * (d[3] - SQUARE_B * d[1]);
+    const lanes f = d[4] - SQUARE_A * d[2], q = POINT_B * (d[3] - SQUARE_A * d[1]);
+    r[0] = SQUARE_A * SQUARE_B * d[0] + (d[4] - (SQUARE_A + SQUARE_B) * d[2]);
+    r[1] = e + o;
+    r[2] = e - o;
+    r[3] = f + q;
+    r[4] = f - q;
+    r[5] = SQUARE_A * SQUARE_B * d[1] + (d[5] - (SQUARE_A + SQUARE_B) * d[3]);
+}
 
 /* A^T m */
-WINOGRAD(winograd2_result, LOAD4; STORE(0, d0 + (d1 + d2)); STORE(1, (d1 - d2) - d3))
-WINOGRAD(winograd4_result, LOAD6; const lanes a = d1 + d2; const lanes b = POINT_A * (d1 - d2);
-         const lanes c = d3 + d4; const lanes e = POINT_B * (d3 - d4); STORE(0, d0 + (a + c));
-         STORE(1, b + e); STORE(2, SQUARE_A *a + SQUARE_B * c);
-         STORE(3, SQUARE_A *b + (SQUARE_B * e + d5)))
+TRANSFORM result2(const lanes *d, lanes *r)
+{
+    r[0] = d[0] + (d[1] + d[2]);
+    r[1] = (d[1] - d[2]) - d[3];
+}
+
+TRANSFORM result4(const lanes *d, lanes *r)
+{
+    const lanes a = d[1] + d[2], b = POINT_A * (d[1] - d[2]);
+    const lanes c = d[3] + d[4], e = POINT_B * (d[3] - d[4]);
+    r[0] = d[0] + (a + c);
+    r[1] = b + e;
+    r[2] = SQUARE_A * a + SQUARE_B * c;
+    r[3] = SQUARE_A * b + (SQUARE_B * e + d[5]);
+}
 
 /* A g */
-WINOGRAD(winograd2_gradient, LOAD2; STORE(0, d0); STORE(1, d0 + d1); STORE(2, d0 - d1);
-         STORE(3, -d1))
-WINOGRAD(winograd4_gradient, LOAD4; const lanes e = d0 + SQUARE_A * d2;
-         const lanes o = POINT_A * (d1 + SQUARE_A * d3); const lanes f = d0 + SQUARE_B * d2;
-         const lanes q = POINT_B * (d1 + SQUARE_B * d3); STORE(0, d0); STORE(1, e + o);
-         STORE(2, e - o); STORE(3, f + q); STORE(4, f - q); STORE(5, d3))
+TRANSFORM gradient2(const lanes *d, lanes *r)
+{
+    r[0] = d[0];
+    r[1] = d[0] + d[1];
+    r[2] = d[0] - d[1];
+    r[3] = -d[1];
+}
+
+TRANSFORM gradient4(const lanes *d, lanes *r)
+{
+    const lanes e = d[0] + SQUARE_A * d[2], o = POINT_A * (d[1] + SQUARE_A * d[3]);
+    const lanes f = d[0] + SQUARE_B * d[2], q = POINT_B * (d[1] + SQUARE_B * d[3]);
+    r[0] = d[0];
+    r[1] = e + o;
+    r[2] = e - o;
+    r[3] = f + q;
+    r[4] = f - q;
+    r[5] = d[3];
+}
 
 /* G w, and G^T u */
 #define HALF 0.5F
 #define ONE  (1 / (SQUARE_A * SQUARE_B))
 #define GA   (1 / (2 * SQUARE_A * (SQUARE_A - SQUARE_B)))
 #define GB   (1 / (2 * SQUARE_B * (SQUARE_B - SQUARE_A)))
-WINOGRAD(winograd2_filter, LOAD3; const lanes e = HALF * (d0 + d2); const lanes o = HALF * d1;
-         STORE(0, d0); STORE(1, e + o); STORE(2, e - o); STORE(3, d2))
-WINOGRAD(winograd4_filter, LOAD3; const lanes e = GA * (d0 + SQUARE_A * d2);
-         const lanes o = (GA * POINT_A) * d1; const lanes f = GB * (d0 + SQUARE_B * d2);
-         const lanes q = (GB * POINT_B) * d1; STORE(0, ONE *d0); STORE(1, e + o); STORE(2, e - o);
-         STORE(3, f + q); STORE(4, f - q); STORE(5, d2))
-WINOGRAD(winograd2_filter_gradient, LOAD4; const lanes a = HALF * (d1 + d2); STORE(0, d0 + a);
-         STORE(1, HALF *(d1 - d2)); STORE(2, a + d3))
-WINOGRAD(winograd4_filter_gradient, LOAD6; const lanes a = GA * (d1 + d2);
-         const lanes b = GA * (d1 - d2); const lanes c = GB * (d3 + d4);
-         const lanes e = GB * (d3 - d4); STORE(0, ONE *d0 + (a + c));
-         STORE(1, POINT_A *b + POINT_B * e); STORE(2, SQUARE_A *a + (SQUARE_B * c + d5)))
+TRANSFORM filter2(const lanes *d, lanes *r)
+{
+    const lanes e = HALF * (d[0] + d[2]), o = HALF * d[1];
+    r[0] = d[0];
+    r[1] = e + o;
+    r[2] = e - o;
+    r[3] = d[2];
+}
+
+TRANSFORM filter4(const lanes *d, lanes *r)
+{
+    const lanes e = GA * (d[0] + SQUARE_A * d[2]), o = (GA * POINT_A) * d[1];
+    const lanes f = GB * (d[0] + SQUARE_B * d[2]), q = (GB * POINT_B) * d[1];
+    r[0] = ONE * d[0];
+    r[1] = e + o;
+    r[2] = e - o;
+    r[3] = f + q;
+    r[4] = f - q;
+    r[5] = d[2];
+}
+
+TRANSFORM filter_gradient2(const lanes *d, lanes *r)
+{
+    const lanes a = HALF * (d[1] + d[2]);
+    r[0] = d[0] + a;
+    r[1] = HALF * (d[1] - d[2]);
+    r[2] = a + d[3];
+}
+
+TRANSFORM filter_gradient4(const lanes *d, lanes *r)
+{
+    const lanes a = GA * (d[1] + d[2]), b = GA * (d[1] - d[2]);
+    const lanes c = GB * (d[3] + d[4]), e = GB * (d[3] - d[4]);
+    r[0] = ONE * d[0] + (a + c);
+    r[1] = POINT_A * b + POINT_B * e;
+    r[2] = SQUARE_A * a + (SQUARE_B * c + d[5]);
+}
+
+/* ---- along both ------------------------------------------------------------------------------ */
+
+#define LARGEST 6
+
+/* Down the columns of one register's tile, then across the rows. */
+TRANSFORM transform_tile(const mn_winograd_tiles *t, const float *in, float *out, const lanes *bias,
+                         lanes *bad, transform_fn *transform, int from, int to)
+{
+    lanes half[LARGEST][LARGEST], d[LARGEST], r[LARGEST];
+    for (int x = 0; x < from; x++) {
+#pragma GCC unroll 6
+        for (int y = 0; y < from; y++)
+            lanes_load(&d[y], in + y * t->in_row + x * t->in_step);
+        transform(d, r);
+#pragma GCC unroll 6
+        for (int y = 0; y < to; y++)
+            half[y][x] = r[y];
+    }
+    for (int y = 0; y < to; y++) {
+        transform(half[y], r);
+#pragma GCC unroll 6
+        for (int x = 0; x < to; x++) {
+            if (bias) {
+                r[x] += *bias;
+                *bad += r[x] - r[x];
+            }
+            lanes_store(out + y * t->out_row + x * t->out_step, &r[x]);
+        }
+    }
+}
+
+TRANSFORM transform_tiles(const mn_winograd_tiles *t, const float *in, float *out,
+                          transform_fn *transform, int from, int to)
+{
+    const mn_winograd_tiles own = *t; /* stores cannot change it */
+    for (int64_t tile = 0; tile < own.count; tile++, in += own.in_next, out += own.out_next)
+        for (int64_t i = 0; i < own.n; i += LANES)
+            transform_tile(&own, in + i, out + i, NULL, NULL, transform, from, to);
+}
+
+static inline __attribute__((always_inline)) bool
+transform_results(const mn_winograd_tiles *t, const float *in, float *out, const float *bias,
+                  transform_fn *transform, int from, int to)
+{
+    const mn_winograd_tiles own = *t;
+    lanes bad = {0};
+    for (int64_t tile = 0; tile < own.count; tile++, in += own.in_next, out += own.out_next)
+        for (int64_t i = 0; i < own.n; i += LANES) {
+            lanes b;
+            lanes_load(&b, bias + i);
+            transform_tile(&own, in + i, out + i, &b, &bad, transform, from, to);
+        }
+    bool finite = true; /* what is not makes NaN of the difference from itself */
+    for (int i = 0; i < LANES; i++)
+        finite = finite && bad[i] == 0;
+    return finite;
+}
+
+#define WINOGRAD(name, from, to)                                                                   \
+    static void winograd_##name(const mn_winograd_tiles *t, const float *in, float *out)           \
+    {                                                                                              \
+        transform_tiles(t, in, out, name, from, to);                                               \
+    }
+WINOGRAD(image2, 4, 4)
+WINOGRAD(image4, 6, 6)
+WINOGRAD(gradient2, 2, 4)
+WINOGRAD(gradient4, 4, 6)
+WINOGRAD(filter2, 3, 4)
+WINOGRAD(filter4, 3, 6)
+WINOGRAD(filter_gradient2, 4, 3)
+WINOGRAD(filter_gradient4, 6, 3)
+
+static bool winograd_result2(const mn_winograd_tiles *t, const float *in, float *out,
+                             const float *bias)
+{
+    return transform_results(t, in, out, bias, result2, 4, 2);
+}
+
+static bool winograd_result4(const mn_winograd_tiles *t, const float *in, float *out,
+                             const float *bias)
+{
+    return transform_results(t, in, out, bias, result4, 6, 4);
+}
 
 #define WINOGRAD_BODIES                                                                            \
     {                                                                                              \
-        .image = {winograd2_image, winograd4_image},                                               \
-        .result = {winograd2_result, winograd4_result},                                            \
-        .gradient = {winograd2_gradient, winograd4_gradient},                                      \
-        .filter = {winograd2_filter, winograd4_filter}, .filter_gradient = {                       \
-            winograd2_filter_gradient,                                                             \
-            winograd4_filter_gradient                                                              \
+        .image = {winograd_image2, winograd_image4},                                               \
+        .result = {winograd_result2, winograd_result4},                                            \
+        .gradient = {winograd_gradient2, winograd_gradient4},                                      \
+        .filter = {winograd_filter2, winograd_filter4}, .filter_gradient = {                       \
+            winograd_filter_gradient2,                                                             \
+            winograd_filter_gradient4                                                              \
         }                                                                                          \
     }
 

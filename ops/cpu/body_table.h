@@ -51,16 +51,20 @@ typedef struct mn_draw {
 
 typedef void mn_binary_body(size_t n, const float *a, const float *b, float *y);
 
-/* count rows of n elements (a multiple of 16), `next` apart; each is a column of vectors whose
- * entries lie `step` apart. in may be out, with the same steps. */
-typedef struct mn_winograd_lines {
+/* count tiles of n channels (a multiple of 16), `next` apart: squares of entries, `row` from one
+ * below and `step` from one beside. */
+typedef struct mn_winograd_tiles {
     int64_t n, count;
-    int64_t in_step, out_step, in_next, out_next;
-} mn_winograd_lines;
-typedef void mn_winograd_body(const mn_winograd_lines *l, const float *in, float *out);
-/* Transforms of F(2, 3) and F(4, 3) along one axis. */
+    int64_t in_row, in_step, in_next, out_row, out_step, out_next;
+} mn_winograd_tiles;
+typedef void mn_winograd_body(const mn_winograd_tiles *tiles, const float *in, float *out);
+/* Adds a bias to each channel; false: a result is not finite. */
+typedef bool mn_winograd_result(const mn_winograd_tiles *tiles, const float *in, float *out,
+                                const float *bias);
+/* Transforms of F(2x2, 3x3) and F(4x4, 3x3). */
 typedef struct mn_winograd_bodies {
-    mn_winograd_body *image[2], *result[2], *gradient[2], *filter[2], *filter_gradient[2];
+    mn_winograd_body *image[2], *gradient[2], *filter[2], *filter_gradient[2];
+    mn_winograd_result *result[2];
 } mn_winograd_bodies;
 extern const mn_winograd_bodies mn_winograd_avx512; /* the others' are in mn_bodies */
 

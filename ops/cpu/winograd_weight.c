@@ -35,7 +35,7 @@ mn_status mn_winograd_weight_plan(mn_conv_weight *w)
     mn_arena scratch = {0, true};
     mn_arena_take(&scratch, sizeof(float), v->n, v->strips.width, channels);
     w->line_at =
-        mn_arena_take(&scratch, sizeof(float) * (size_t)width, panels, v->n, v->strips.x.points);
+        mn_arena_take(&scratch, sizeof(float) * (size_t)width, panels, v->m, v->strips.x.points);
     w->points_at = mn_arena_take(&scratch, sizeof(float), n2, w->point_step, 1);
     w->gradients_at = mn_arena_take(&scratch, sizeof(float), n2, w->gradient_step, 1);
     w->sums_at = mn_arena_take(&scratch, sizeof(float) * (size_t)width, n2, panels, sum_rows(w));
@@ -56,7 +56,7 @@ typedef struct block {
     float *image, *line_of_g, *points, *gradients, *sums;
 } block;
 
-/* Panels of a line of g, [panel][n][pixel][column] with the first m rows filled in. */
+/* Panels of a line of g, [panel][m][pixel][column]. */
 static void load_gradients(const mn_conv_weight *w, const block *b, int64_t line)
 {
     const mn_winograd *v = &w->winograd;
@@ -67,34 +67,28 @@ static void load_gradients(const mn_conv_weight *w, const block *b, int64_t line
                         b->panels * width};
     const int64_t rows = mn_min(v->m, w->strips.y.points - p);
     if (rows < v->m || pixels < v->strips.x.points)
-        memset(b->line_of_g, 0, (size_t)(b->panels * v->n * row) * sizeof(float));
+        memset(b->line_of_g, 0, (size_t)(b->panels * v->m * row) * sizeof(float));
     for (int64_t i = 0; i < rows; i++, region.row += pixels)
-        mn_pack_straight(w->kernels, &w->gradient, &region, b->line_of_g + i * row, v->n * row);
+        mn_pack_straight(w->kernels, &w->gradient, &region, b->line_of_g + i * row, v->m * row);
 }
 
 /* The line, tile numbers from `tile` on, into gradients[xi][panel][tile][column]. */
 static void transform_gradients(const mn_conv_weight *w, const block *b, int64_t tile)
 {
     const mn_winograd *v = &w->winograd;
-    mn_winograd_body *body = mn_winograd_bodies_of(w->call)->gradient[v->m == 4];
     const int64_t width = w->kernels->columns, row = v->strips.x.points * width;
-    const mn_winograd_lines down = {.n = row,
-                                    .count = b->panels,
-                                    .in_step = row,
-                                    .out_step = row,
-                                    .in_next = v->n * row,
-                                    .out_next = v->n * row};
-    const mn_winograd_lines across = {.n = width,
-                                      .count = v->across,
-                                      .in_step = width,
-                                      .out_step = w->gradient_step,
-                                      .in_next = v->m * width,
-                                      .out_next = width};
-    body(&down, b->line_of_g, b->line_of_g);
+    const mn_winograd_tiles tiles = {.n = width,
+                                     .count = v->across,
+                                     .in_row = row,
+                                     .in_step = width,
+                                     .in_next = v->m * width,
+                                     .out_row = v->n * w->gradient_step,
+                                     .out_step = w->gradient_step,
+                                     .out_next = width};
     for (int64_t panel = 0; panel < b->panels; panel++)
-        for (int64_t i = 0; i < v->n; i++)
-            body(&across, b->line_of_g + (panel * v->n + i) * row,
-                 b->gradients + i * v->n * w->gradient_step + (panel * v->tiles + tile) * width);
+        mn_winograd_bodies_of(w->call)->gradient[v->m == 4](
+            &tiles, b->line_of_g + panel * v->m * row,
+            b->gradients + (panel * v->tiles + tile) * width);
 }
 
 static void multiply(const mn_conv_weight *w, const block *b)
@@ -125,21 +119,21 @@ static void multiply(const mn_conv_weight *w, const block *b)
 /* Sums [xi][panel][channel][column] become filters in the leaf's sums; false: not finite. */
 static bool finish(const mn_conv_weight *w, const block *b, int64_t leaf)
 {
-    const mn_bodies *bodies = mn_bodies_of(w->call);
-    mn_winograd_body *body = mn_winograd_bodies_of(w->call)->filter_gradient[w->winograd.m == 4];
     const int64_t n = w->winograd.n, panel_floats = sum_rows(w) * w->kernels->columns;
     const int64_t step = b->panels * panel_floats;
     const int64_t floats = w->strips.channels * w->kernels->columns;
-    const mn_winograd_lines down = {
-        .n = n * step, .count = 1, .in_step = n * step, .out_step = n * step};
-    const mn_winograd_lines across = {.n = floats, .count = 1, .in_step = step, .out_step = floats};
-    body(&down, b->sums, b->sums);
+    const mn_winograd_tiles tiles = {.n = floats,
+                                     .count = 1,
+                                     .in_row = n * step,
+                                     .in_step = step,
+                                     .out_row = 3 * floats,
+                                     .out_step = floats};
     bool finite = true;
     for (int64_t panel = 0; panel < b->panels; panel++) {
         float *partial = mn_conv_partial(w, leaf, 0, b->panel + panel);
-        for (int64_t r = 0; r < 3; r++)
-            body(&across, b->sums + r * n * step + panel * panel_floats, partial + 3 * r * floats);
-        finite = bodies->finite((size_t)(9 * floats), partial) && finite;
+        mn_winograd_bodies_of(w->call)->filter_gradient[w->winograd.m == 4](
+            &tiles, b->sums + panel * panel_floats, partial);
+        finite = mn_bodies_of(w->call)->finite((size_t)(9 * floats), partial) && finite;
     }
     return finite;
 }
