@@ -186,10 +186,16 @@ static bool same_kind(const mn_view *view, const mn_tensor *tensor)
            memcmp(view->shape, tensor->shape, (size_t)view->ndim * sizeof view->shape[0]) == 0;
 }
 
-/* Adds gradient to a sum, in the tensor's own dtype. */
+/* Adds gradient to a sum, in the tensor's own dtype: in place if nobody else has the sum. */
 static mn_status add_gradient(mn_context *context, mn_tensor **sum, mn_tensor *gradient)
 {
-    mn_tensor *const inputs[2] = {*sum, gradient};
+    static const mn_blend_attributes both = {1, 1};
+    mn_tensor *inputs[2] = {*sum, gradient};
+    if (*sum && !context->create_graph && (*sum)->references == 1 &&
+        (*sum)->storage->references == 1) {
+        mn_dispatch1(context, MN_OP_blend, inputs, 2, &both);
+        return context->error.status;
+    }
     if (*sum)
         gradient = mn_apply1(MN_OP_add, inputs, 2, NULL);
     if (!gradient)

@@ -46,6 +46,29 @@ START_TEST(test_values)
 }
 END_TEST
 
+/* Sums at forks, in place or not: what add gives to both of its inputs stays as it is. */
+START_TEST(test_forks)
+{
+    mn_context *ctx = mn_check_context(mn_check_devices[_i]);
+    mn_tensor *x = leaf(ctx, MN_F32, 2, one_two), *w = leaf(ctx, MN_F32, 2, three_four);
+    mn_tensor *h = mn_mul(x, x), *sum = mn_add(mn_mul(h, w), mn_add(h, h));
+    mn_backward(mn_check_total(mn_add(mn_add(sum, mn_relu(h)), mn_mul(h, h))), 1);
+    ck_assert_double_eq(mn_check_at(mn_grad(x), 0), 16); /* 2 x (w + 3 + 2 h) */
+    ck_assert_double_eq(mn_check_at(mn_grad(x), 1), 60);
+    for (int after = 0; after < 2; after++) {
+        mn_zero_grad(x);
+        mn_zero_grad(w);
+        mn_tensor *p = mn_mul(x, w), *q = mn_mul(x, x);
+        mn_tensor *before = after ? NULL : mn_relu(p), *both = mn_add(p, q);
+        mn_backward(mn_check_total(mn_add(both, after ? mn_relu(p) : before)), 1);
+        ck_assert_double_eq(mn_check_at(mn_grad(x), 0), 8); /* 2 w + 2 x */
+        ck_assert_double_eq(mn_check_at(mn_grad(x), 1), 12);
+        ck_assert_double_eq(mn_check_at(mn_grad(w), 1), 4);
+    }
+    mn_check_done(ctx);
+}
+END_TEST
+
 /* Gradients add up in one place until zero_grad; then its memory is free. */
 START_TEST(test_accumulation)
 {
@@ -470,6 +493,7 @@ static Suite *make_suite(void)
     TCase *tc = tcase_create("autograd");
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, test_values, 0, 2);
+    tcase_add_loop_test(tc, test_forks, 0, 2);
     tcase_add_loop_test(tc, test_accumulation, 0, 2);
     tcase_add_loop_test(tc, test_interior_dtype, 0, 2);
     tcase_add_loop_test(tc, test_root_is_leaf, 0, 2);

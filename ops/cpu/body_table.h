@@ -23,6 +23,22 @@ typedef struct mn_norm_tables {
     float limit;
 } mn_norm_tables;
 
+/* n elements of f16 or bf16. `add` adds terms of sums to one accumulator per element, which there
+ * are for a multiple of 16: those of x without g, else of gradients. With `other` those of g where
+ * that is positive, which goes to y. `apply` makes y or, with g, dx; `other` is the residual. */
+typedef struct mn_norm_row {
+    size_t n;
+    const uint16_t *x, *g, *other;
+    uint16_t *y;
+    bool relu;
+    mn_norm_tables tables;
+} mn_norm_row;
+typedef struct mn_norm_kernels {
+    void (*add)(const mn_norm_row *row, float *first, float *second);
+    void (*apply)(const mn_norm_row *row);
+} mn_norm_kernels;
+extern const mn_norm_kernels mn_norm_avx512[MN_DTYPE_COUNT]; /* empty rows: not of that dtype */
+
 /* Of one optimizer step. */
 typedef struct mn_step_factors {
     float lr;               /* Adam: divided by 1 - beta1^t */

@@ -16,8 +16,9 @@
 typedef struct norm {
     const mn_call *call;
     const mn_bodies *bodies;
-    const mn_view *x, *g, *y; /* forward without g */
-    const mn_view *other;     /* the residual; backward: the result, if there was a residual */
+    const mn_norm_kernels *kernels; /* for rows as they are, or NULL */
+    const mn_view *x, *g, *y;       /* forward without g */
+    const mn_view *other;  /* the residual; backward: the result, if there was a residual */
     const mn_view *masked; /* backward: the residual's gradient, g where the result is positive */
     bool relu;
     float limit; /* what is not above it is not positive after rounding to x's dtype */
@@ -74,11 +75,24 @@ static float limit_of(mn_dtype dtype)
     return dtype == MN_F16 ? 0x1p-25F : dtype == MN_BF16 ? 0x1p-134F : 0.0F;
 }
 
+/* Counted stores need the values as they were before rounding. */
+static const mn_norm_kernels *kernels_of(const mn_call *call, mn_dtype dtype)
+{
+#if defined(MINIM_AVX2)
+    if (call->cpu->kernels == MN_KERNELS_AVX512 && mn_is_16_bit(dtype) && !call->stores)
+        return &mn_norm_avx512[dtype];
+#endif
+    (void)call;
+    (void)dtype;
+    return NULL;
+}
+
 static norm norm_of(const mn_call *call, const mn_view *x, const mn_view *g)
 {
     const mn_batch_norm_attributes *a = (const void *)call->attributes.bytes;
     norm m = {.call = call,
               .bodies = mn_bodies_of(call),
+              .kernels = kernels_of(call, x->dtype),
               .x = x,
               .g = g,
               .y = &call->out[0],
@@ -147,19 +161,30 @@ static mn_norm_tables tables_at(const norm *m, int64_t at)
                             .limit = m->limit};
 }
 
-/* ---- sums ------------------------------------------------------------------------------------ */
-
-static void add_x(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
+static mn_norm_row row_at(const norm *m, int64_t start, int64_t n, const mn_view *y,
+                          const mn_norm_tables *tables)
 {
-    float row[MN_BLOCK];
-    (void)at;
-    m->bodies->accumulate((size_t)n, l->acc[0], mn_row_load(m->call, m->x, start, n, row));
+    return (mn_norm_row){.n = (size_t)n,
+                         .x = mn_element(m->x, start),
+                         .g = m->g ? mn_element(m->g, start) : NULL,
+                         .other = m->other ? mn_element(m->other, start) : NULL,
+                         .y = y ? mn_element(y, start) : NULL,
+                         .relu = m->relu,
+                         .tables = *tables};
 }
+
+/* ---- sums ------------------------------------------------------------------------------------ */
 
 static void add_moments(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
 {
     float row[MN_BLOCK];
     (void)at;
+    if (m->kernels) {
+        const mn_norm_row r = {
+            .n = (size_t)n, .x = mn_element(m->x, start), .tables.mean = l->mean};
+        m->kernels->add(&r, l->acc[0], l->acc[1]);
+        return;
+    }
     m->bodies->add_moments((size_t)n, mn_row_load(m->call, m->x, start, n, row), l->mean, l->acc[0],
                            l->acc[1]);
 }
@@ -169,9 +194,14 @@ static void add_gradients(const norm *m, int64_t start, int64_t at, int64_t n, l
 {
     mn_norm_tables tables = tables_at(m, at);
     float row[3][MN_BLOCK], result[MN_BLOCK];
+    tables.scale = tables.gradient;
+    if (m->kernels) {
+        const mn_norm_row r = row_at(m, start, n, m->masked, &tables);
+        m->kernels->add(&r, l->acc[0], l->acc[1]);
+        return;
+    }
     const float *x = mn_row_load(m->call, m->x, start, n, row[0]);
     const float *g = mn_row_load(m->call, m->g, start, n, row[1]);
-    tables.scale = tables.gradient;
     if (m->masked) {
         float *to = mn_row_place(m->masked, start, result);
         const float *y = mn_row_load(m->call, m->other, start, n, row[2]);
@@ -213,7 +243,8 @@ static void find_moments(const norm *m, int64_t channel, int64_t row, int64_t en
     const int64_t width = mn_min(m->width, m->channels - channel);
     const int64_t first = mn_min(end - row, FIRST * m->side);
     lanes l;
-    sum_rows(m, channel, row, row + first, add_x, &l);
+    memset(l.mean, 0, sizeof l.mean);
+    sum_rows(m, channel, row, row + first, add_moments, &l);
     for (int64_t c = 0; c < width; c++) {
         const float mean = (float)(lane_sum(m, l.sum[0], c, width) / (double)first);
         l.mean[c] = mn_isfinite_f32(mean) ? mean : 0;
@@ -307,9 +338,14 @@ static void apply(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
     const mn_bodies *bodies = m->bodies;
     const mn_norm_tables tables = tables_at(m, at);
     float row[MN_BLOCK], other[2][MN_BLOCK], result[MN_BLOCK];
+    (void)l;
+    if (m->kernels) {
+        const mn_norm_row r = row_at(m, start, n, m->y, &tables);
+        m->kernels->apply(&r);
+        return;
+    }
     const float *x = mn_row_load(m->call, m->x, start, n, row);
     float *y = mn_row_place(m->y, start, result);
-    (void)l;
     if (m->g) {
         const float *g = mn_row_load(m->call, m->g, start, n, other[0]);
         (m->relu ? bodies->masked_backward : bodies->normalize_backward)((size_t)n, g, x, &tables,

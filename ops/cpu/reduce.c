@@ -12,12 +12,10 @@ typedef struct result {
     double scale;
 } result;
 
-static void store_sums(const void *arg, int64_t start, int64_t n, const double *sum,
-                       const double *unused)
+static void store_sums(const void *arg, int64_t start, int64_t n, const double *sum)
 {
     const result *r = arg;
     float row[MN_BLOCK];
-    (void)unused;
     float *to = mn_row_place(r->y, start, row);
     for (int64_t i = 0; i < n; i++)
         to[i] = (float)(sum[i] * r->scale);
@@ -69,7 +67,6 @@ void mn_cpu_dot(const mn_call *call)
 {
     const result r = {call, &call->out[0], 1};
     const mn_sums sums = {.call = call,
-                          .term = MN_TERM_PRODUCT,
                           .rows = call->in[0].numel,
                           .channels = 1,
                           .x = &call->in[0],

@@ -76,26 +76,16 @@ static inline void mn_axes_append(mn_axes *axes, int64_t size, int64_t step)
     axes->step[axes->ndim++] = step;
 }
 
-typedef enum mn_term {
-    MN_TERM_X,        /* x */
-    MN_TERM_PRODUCT,  /* x g */
-    MN_TERM_MOMENTS,  /* x - mean, (x - mean)^2 */
-    MN_TERM_GRADIENTS /* g, g (x - mean) rstd */
-} mn_term;
-
-/* Sums of a term over the rows of matrices [rows, channels]: one matrix per index of `kept`, summed
- * also over the indices of `summed`. f32 within at most 1024 terms, f64 beyond; the order depends
- * on shapes alone. finish gets the sums of n channels from element `start` of the result on, from
- * any thread. */
+/* Sums of x, or of x g if there is a g, over the rows of matrices [rows, channels]: one matrix per
+ * index of `kept`, summed also over the indices of `summed`. f32 within at most 1024 terms, f64
+ * beyond; the order depends on shapes alone. finish gets the sums of n channels from element
+ * `start` of the result on, from any thread. */
 typedef struct mn_sums {
     const mn_call *call;
-    mn_term term;
     mn_axes kept, summed;
     int64_t rows, channels;
     const mn_view *x, *g;
-    const float *mean, *rstd; /* per channel */
-    void (*finish)(const void *arg, int64_t start, int64_t n, const double *first,
-                   const double *second);
+    void (*finish)(const void *arg, int64_t start, int64_t n, const double *sum);
     const void *arg;
 } mn_sums;
 void mn_run_sums(const mn_sums *sums);

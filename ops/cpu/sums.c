@@ -24,34 +24,13 @@ typedef struct piece {
 typedef struct lanes {
     int64_t n;
     int terms;
-    float acc[2][LANES];
-    double sum[2][LANES];
-    float mean[LANES], rstd[LANES]; /* repeated as the channels are */
+    float acc[LANES];
+    double sum[LANES];
 } lanes;
-
-static void repeat(const float *from, int64_t width, int64_t n, float *to)
-{
-    for (int64_t i = 0; from && i < n; i += width)
-        memcpy(to + i, from, (size_t)width * sizeof *to);
-}
-
-static void start_lanes(const mn_sums *sums, const piece *p, int64_t n, lanes *l)
-{
-    l->n = n;
-    l->terms = 0;
-    for (int k = 0; k < 2; k++) {
-        memset(l->acc[k], 0, (size_t)n * sizeof l->acc[k][0]);
-        memset(l->sum[k], 0, (size_t)n * sizeof l->sum[k][0]);
-    }
-    repeat(sums->mean ? sums->mean + p->channel : NULL, p->width, n, l->mean);
-    repeat(sums->rstd ? sums->rstd + p->channel : NULL, p->width, n, l->rstd);
-}
 
 static void flush_lanes(const mn_sums *sums, lanes *l)
 {
-    const mn_bodies *bodies = mn_bodies_of(sums->call);
-    for (int k = 0; k < 2; k++)
-        bodies->flush((size_t)l->n, l->acc[k], l->sum[k]);
+    mn_bodies_of(sums->call)->flush((size_t)l->n, l->acc, l->sum);
     l->terms = 0;
 }
 
@@ -59,49 +38,39 @@ static void flush_lanes(const mn_sums *sums, lanes *l)
 static void add_row(const mn_sums *sums, int64_t start, int64_t n, lanes *l)
 {
     const mn_bodies *bodies = mn_bodies_of(sums->call);
-    const mn_norm_tables tables = {.mean = l->mean, .scale = l->rstd};
     const size_t count = (size_t)n;
     float row[2][LANES];
     const float *x = mn_row_load(sums->call, sums->x, start, n, row[0]);
-    const float *g = sums->g ? mn_row_load(sums->call, sums->g, start, n, row[1]) : NULL;
-    switch (sums->term) {
-    case MN_TERM_X:
-        bodies->accumulate(count, l->acc[0], x);
-        break;
-    case MN_TERM_PRODUCT:
-        bodies->add_product(count, x, g, l->acc[0]);
-        break;
-    case MN_TERM_MOMENTS:
-        bodies->add_moments(count, x, l->mean, l->acc[0], l->acc[1]);
-        break;
-    case MN_TERM_GRADIENTS:
-        bodies->add_gradients(count, g, x, &tables, l->acc[0], l->acc[1]);
-        break;
-    }
+    if (sums->g)
+        bodies->add_product(count, x, mn_row_load(sums->call, sums->g, start, n, row[1]), l->acc);
+    else
+        bodies->accumulate(count, l->acc, x);
     if (++l->terms == TERMS)
         flush_lanes(sums, l);
 }
 
-/* Adds the piece's sums to sum[0] and sum[1], `width` each. */
-static void add_piece(const mn_sums *sums, const piece *p, double *const sum[2])
+/* Adds the piece's sums to `sum`. */
+static void add_piece(const mn_sums *sums, const piece *p, double *sum)
 {
     const bool whole_rows = p->width == sums->channels;
     const int64_t side_by_side =
         whole_rows ? mn_max(1, mn_min(LANES / p->width, p->end - p->row)) : 1;
     lanes l;
-    start_lanes(sums, p, side_by_side * p->width, &l);
+    l.n = side_by_side * p->width;
+    l.terms = 0;
+    memset(l.acc, 0, (size_t)l.n * sizeof l.acc[0]);
+    memset(l.sum, 0, (size_t)l.n * sizeof l.sum[0]);
     for (int64_t r = p->row; r < p->end; r += side_by_side) {
         const int64_t rows = mn_min(side_by_side, p->end - r);
         add_row(sums, p->start + r * sums->channels + p->channel, rows * p->width, &l);
     }
     flush_lanes(sums, &l);
-    for (int k = 0; k < 2; k++)
-        for (int64_t c = 0; c < p->width; c++) {
-            double total = 0;
-            for (int64_t i = c; i < l.n; i += p->width)
-                total += l.sum[k][i];
-            sum[k][c] += total;
-        }
+    for (int64_t c = 0; c < p->width; c++) {
+        double total = 0;
+        for (int64_t i = c; i < l.n; i += p->width)
+            total += l.sum[i];
+        sum[c] += total;
+    }
 }
 
 /* ---- matrices -------------------------------------------------------------------------------- */
@@ -131,7 +100,7 @@ static piece strip_of(const mn_sums *sums, int64_t index)
 }
 
 /* Adds the piece of the strip's matrix for each index of `summed`. */
-static void add_matrices(const mn_sums *sums, const piece *p, double *const sum[2])
+static void add_matrices(const mn_sums *sums, const piece *p, double *sum)
 {
     const mn_axes *summed = &sums->summed;
     const int64_t repeats = axes_count(summed);
@@ -142,10 +111,10 @@ static void add_matrices(const mn_sums *sums, const piece *p, double *const sum[
     }
 }
 
-static void finish(const mn_sums *sums, int64_t index, const piece *strip, double sum[2][LANES])
+static void finish(const mn_sums *sums, int64_t index, const piece *strip, const double *sum)
 {
     const int64_t start = index / strips_of(sums) * sums->channels + strip->channel;
-    sums->finish(sums->arg, start, strip->width, sum[0], sum[1]);
+    sums->finish(sums->arg, start, strip->width, sum);
 }
 
 /* Strips of matrices, each summed by one thread. */
@@ -154,10 +123,9 @@ static void run_strips(const void *arg, int64_t begin, int64_t end)
     const mn_sums *sums = arg;
     for (int64_t i = begin; i < end; i++) {
         const piece strip = strip_of(sums, i);
-        double sum[2][LANES], *const to[2] = {sum[0], sum[1]};
-        for (int k = 0; k < 2; k++)
-            memset(sum[k], 0, (size_t)strip.width * sizeof sum[k][0]);
-        add_matrices(sums, &strip, to);
+        double sum[LANES];
+        memset(sum, 0, (size_t)strip.width * sizeof sum[0]);
+        add_matrices(sums, &strip, sum);
         finish(sums, i, &strip, sum);
     }
 }
@@ -175,7 +143,7 @@ static void run_short_lines(const void *arg, int64_t begin, int64_t end)
         for (int64_t j = 0; j < count; j++)
             for (int64_t r = 0; r < sums->rows; r++)
                 sum[j] += (double)x[j * sums->rows + r];
-        sums->finish(sums->arg, i, count, sum, sum);
+        sums->finish(sums->arg, i, count, sum);
     }
 }
 
@@ -184,30 +152,28 @@ typedef struct leaves {
     const mn_sums *sums;
     piece strip;
     int64_t rows;
-    double sum[2][PARTIALS];
+    double sum[PARTIALS];
 } leaves;
 
 static void run_leaf(void *arg, int64_t index, int slot)
 {
     leaves *l = arg;
     piece p = l->strip;
-    double *const sum[2] = {l->sum[0] + index * p.width, l->sum[1] + index * p.width};
     (void)slot;
     p.row = index * l->rows;
     p.end = mn_min(p.row + l->rows, l->strip.end);
-    add_matrices(l->sums, &p, sum);
+    add_matrices(l->sums, &p, l->sum + index * p.width);
 }
 
 static void run_in_leaves(const mn_sums *sums, int64_t index, int64_t count)
 {
-    double total[2][LANES] = {{0}};
+    double total[LANES] = {0};
     leaves l = {
         .sums = sums, .strip = strip_of(sums, index), .rows = mn_ceil_div(sums->rows, count)};
     count = mn_ceil_div(sums->rows, l.rows);
     mn_call_parallel(sums->call, count, run_leaf, &l);
-    for (int k = 0; k < 2; k++)
-        for (int64_t i = 0; i < count * l.strip.width; i++)
-            total[k][i % l.strip.width] += l.sum[k][i];
+    for (int64_t i = 0; i < count * l.strip.width; i++)
+        total[i % l.strip.width] += l.sum[i];
     finish(sums, index, &l.strip, total);
 }
 
@@ -217,8 +183,8 @@ void mn_run_sums(const mn_sums *sums)
         return;
     const int64_t tasks = axes_count(&sums->kept) * strips_of(sums);
     const int64_t width = mn_min(LANES, sums->channels);
-    if (sums->term == MN_TERM_X && sums->channels == 1 && sums->rows > 0 &&
-        sums->rows <= SHORT_LINE && sums->summed.ndim == 0) {
+    if (!sums->g && sums->channels == 1 && sums->rows > 0 && sums->rows <= SHORT_LINE &&
+        sums->summed.ndim == 0) {
         mn_run_ranges(sums->call, tasks, MN_CHUNK / sums->rows, run_short_lines, sums);
         return;
     }
