@@ -27,25 +27,25 @@ static mn_conv_gather forward(const mn_call *call, int64_t phase)
 {
     const mn_conv2d_attributes *attributes = attributes_of(call);
     const mn_view *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
-    const mn_conv_axis
-        v = mn_conv_axis_forward(attributes, 0, x->shape[1], y->shape[1], w->shape[1]),
-        h = mn_conv_axis_forward(attributes, 1, x->shape[2], y->shape[2], w->shape[2]);
+    const mn_conv_axis v = mn_conv_axis_forward(attributes, 0, x->shape[1], y->shape[1],
+                                                w->shape[1]),
+                       h = mn_conv_axis_forward(attributes, 1, x->shape[2], y->shape[2],
+                                                w->shape[2]);
     (void)phase;
-    return (mn_conv_gather){
-        .call = call,
-        .weights = w,
-        .bias = mn_has_input(call, 2) ? &call->in[2] : NULL,
-        .strips = {.image = image_of(call, x),
-                   .images = x->shape[0],
-                   .channels = x->shape[3],
-                   .group_channels = x->shape[3] / attributes->groups,
-                   .y = v,
-                   .x = h},
-        .phases = {1, 1},
-        .phase = {{v}, {h}},
-        .groups = attributes->groups,
-        .columns = w->shape[0] / attributes->groups,
-        .pack = pack_forward};
+    return (mn_conv_gather){.call = call,
+                            .weights = w,
+                            .bias = mn_has_input(call, 2) ? &call->in[2] : NULL,
+                            .strips = {.image = image_of(call, x),
+                                       .images = x->shape[0],
+                                       .channels = x->shape[3],
+                                       .group_channels = x->shape[3] / attributes->groups,
+                                       .y = v,
+                                       .x = h},
+                            .phases = {1, 1},
+                            .phase = {{v}, {h}},
+                            .groups = attributes->groups,
+                            .columns = w->shape[0] / attributes->groups,
+                            .pack = pack_forward};
 }
 
 /* ---- gradient of the input ------------------------------------------------------------------- */
@@ -93,8 +93,7 @@ static void pack_phases(const mn_conv_gather *g, int64_t group, int64_t panel, f
     /* Row k is that channel's filter. */
     const mn_matrix w = {g->call, g->weights, R * S * g->columns};
     for (int64_t i = 0; i < g->phases[0] * g->phases[1]; i++) {
-        const mn_conv_axis *y = &g->phase[0][i / g->phases[1]],
-                           *x = &g->phase[1][i % g->phases[1]];
+        const mn_conv_axis *y = &g->phase[0][i / g->phases[1]], *x = &g->phase[1][i % g->phases[1]];
         for (int64_t t = 0; t < y->taps * x->taps; t++, dst += terms * width) {
             int64_t r = y->filter_base + t / x->taps * y->filter_step;
             int64_t s = x->filter_base + t % x->taps * x->filter_step;

@@ -30,12 +30,15 @@ typedef struct mn_conv_strips {
     bool direct;           /* f32 without padding: no copy */
     int64_t rows, count;   /* rows of points per strip, strips per image */
     int64_t height, width; /* of the copy, in pixels (direct: width of the image) */
+    int64_t together;      /* images per strip, if it has all rows of them; 0 is as 1 */
+    int64_t image_step;    /* from image to image of a strip */
 } mn_conv_strips;
 /* Cuts so that a copy fits the second-level cache and there are some strips to share out. The
  * fields from image to x must be filled in. */
 void mn_conv_strips_cut(mn_conv_strips *strips);
-/* Copy of the strip that starts with point row `first`; returns where the lowest tap of its first
- * point is. A row is width * channels floats. */
+int64_t mn_conv_strip_count(const mn_conv_strips *strips);
+/* Copy of the strip that starts with point row `first` of an image; returns where the lowest tap of
+ * its first point is. A row is width * channels floats. */
 const float *mn_conv_strip_load(const mn_conv_strips *strips, int64_t image, int64_t first,
                                 float *buffer);
 /* Distance, in pixels, of tap t from the lowest one. */

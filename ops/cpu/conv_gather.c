@@ -55,7 +55,8 @@ mn_status mn_gather_plan(mn_conv_gather *g)
     choose_block(g);
     mn_arena scratch = {0, true};
     if (!s->direct)
-        mn_arena_take(&scratch, sizeof(float) * (size_t)s->channels, s->height, s->width, 1);
+        mn_arena_take(&scratch, sizeof(float) * (size_t)s->channels, s->height, s->width,
+                      s->together);
     g->c_at = mn_arena_take(&scratch, sizeof(float), g->block, g->ldc, phase_count(g));
     mn_arena_take(&scratch, sizeof(float), width, 1, 1);
     g->scratch_bytes = scratch.bytes;
@@ -89,7 +90,7 @@ static void pack_task(void *arg, int64_t index, int slot)
 
 /* Some points of a strip. */
 typedef struct block {
-    int64_t image, first, count; /* points of the image, counted row by row */
+    int64_t image, first, count; /* points of the image and those after it, row by row */
     const float *origin;         /* lowest tap of the strip's first point */
     int64_t strip_first;
     const float *pixel[BLOCK_TILES * MN_TILE_MAX_ROWS]; /* lowest tap of each point */
@@ -100,14 +101,19 @@ typedef struct block {
 static void find_pixels(const mn_conv_gather *g, block *b)
 {
     const mn_conv_strips *s = &g->strips;
-    int64_t row = b->first / s->x.points - b->strip_first, column = b->first % s->x.points;
+    int64_t row = b->first / s->x.points, column = b->first % s->x.points;
+    const float *image = b->origin + row / s->y.points * s->image_step;
+    row = row % s->y.points - b->strip_first;
     int64_t i = 0;
     for (; i < b->count; i++) {
         int64_t pixel = row * s->y.step * s->width + column * s->x.step;
-        b->pixel[i] = b->origin + (g->depth > 0 ? pixel * s->channels : 0);
+        b->pixel[i] = g->depth > 0 ? image + pixel * s->channels : b->origin;
         if (++column == s->x.points) {
             column = 0;
-            row++;
+            if (++row == s->y.points) { /* of a strip that begins with an image */
+                row = 0;
+                image += s->image_step;
+            }
         }
     }
     for (; i % g->kernels->rows != 0; i++)
@@ -126,7 +132,8 @@ static bool inside(const void *arg, int64_t i, int64_t k)
 {
     const tile_of *t = arg;
     const int64_t point = t->b->first + mn_min(t->first + i, t->b->count - 1);
-    return mn_conv_inside(t->strips, point, k / t->strips->group_channels);
+    return mn_conv_inside(t->strips, point % (t->strips->y.points * t->strips->x.points),
+                          k / t->strips->group_channels);
 }
 
 static void run_panel(const mn_conv_gather *g, const block *b, int64_t group, int64_t panel)
@@ -164,24 +171,26 @@ static void store(const mn_conv_gather *g, const block *b)
 {
     const mn_conv_axis *v = &g->strips.y, *h = &g->strips.x;
     const mn_view *y = &g->call->out[0];
-    const int64_t results = g->groups * g->columns, first = b->image * y->shape[1] * y->shape[2];
+    const int64_t results = g->groups * g->columns;
     const int64_t across = g->phases[1];
     const bool rows = g->bulk && h->out_step == across;
-    if (rows && v->out_step == 1) {
-        mn_row_store(g->call, y, (first + b->first) * results, b->count * results, b->c);
+    if (rows && across == 1 && v->out_step == 1) {
+        mn_row_store(g->call, y, (b->image * y->shape[1] * y->shape[2] + b->first) * results,
+                     b->count * results, b->c);
         return;
     }
     int64_t n; /* points that are stored together */
     for (int64_t i = 0; i < b->count; i += n) {
-        const int64_t p = v->out_base + (b->first + i) / h->points * v->out_step;
+        const int64_t line = (b->first + i) / h->points, image = b->image + line / v->points;
+        const int64_t p = v->out_base + line % v->points * v->out_step;
         const int64_t point = (b->first + i) % h->points, q = h->out_base + point * h->out_step;
         n = rows ? mn_min(h->points - point, b->count - i) : 1;
         const int64_t pixels = mn_min(n * across, y->shape[2] - q), step = rows ? pixels : 1;
         for (int64_t r = 0; r < mn_min(g->phases[0], y->shape[1] - p); r++)
             for (int64_t j = 0; j < pixels; j += step)
-                mn_row_store(g->call, y, (first + (p + r) * y->shape[2] + q + j) * results,
-                             step * results,
-                             b->c + ((r * g->block + i) * across + j) * g->ldc);
+                mn_row_store(g->call, y,
+                             ((image * y->shape[1] + p + r) * y->shape[2] + q + j) * results,
+                             step * results, b->c + ((r * g->block + i) * across + j) * g->ldc);
     }
 }
 
@@ -190,10 +199,11 @@ static void strip_task(void *arg, int64_t index, int slot)
     const mn_conv_gather *g = arg;
     const mn_conv_strips *s = &g->strips;
     char *scratch = mn_workspace(g->call, g->scratch_at + (size_t)slot * g->scratch_bytes);
-    block b = {.image = index / s->count,
+    block b = {.image = index / s->count * s->together,
                .strip_first = index % s->count * s->rows,
                .c = (float *)(void *)(scratch + g->c_at)};
-    const int64_t end = mn_min(b.strip_first + s->rows, s->y.points) * s->x.points;
+    const int64_t rows = mn_min(s->together, s->images - b.image) * s->y.points;
+    const int64_t end = mn_min(b.strip_first + s->together * s->rows, rows) * s->x.points;
     b.origin = mn_conv_strip_load(s, b.image, b.strip_first, (float *)(void *)scratch);
     for (b.first = b.strip_first * s->x.points; b.first < end; b.first += b.count) {
         b.count = mn_min(g->block, end - b.first);
@@ -212,8 +222,7 @@ static void fill_tables(const mn_conv_gather *g)
     const int64_t width = g->kernels->columns;
     ptrdiff_t *offset = mn_workspace(g->call, g->offsets_at);
     for (int64_t i = 0; i < phase_count(g); i++) {
-        const mn_conv_axis *y = &g->phase[0][i / g->phases[1]],
-                           *x = &g->phase[1][i % g->phases[1]];
+        const mn_conv_axis *y = &g->phase[0][i / g->phases[1]], *x = &g->phase[1][i % g->phases[1]];
         for (int64_t t = 0; t < y->taps * x->taps; t++) {
             const int64_t row = mn_conv_low(y) - mn_conv_low(&s->y) + mn_conv_tap(y, t / x->taps);
             const int64_t column =
@@ -247,9 +256,9 @@ void mn_gather_run(mn_conv_gather *g)
         mn_planes_run(g);
     else {
         for (int slot = 0; phase_count(g) > 1 && slot < mn_call_threads(g->call); slot++)
-            memset((char *)mn_workspace(g->call, g->scratch_at) +
-                       (size_t)slot * g->scratch_bytes + g->c_at,
+            memset((char *)mn_workspace(g->call, g->scratch_at) + (size_t)slot * g->scratch_bytes +
+                       g->c_at,
                    0, sizeof(float) * (size_t)(g->block * g->ldc * phase_count(g)));
-        mn_call_parallel(g->call, g->strips.images * g->strips.count, strip_task, g);
+        mn_call_parallel(g->call, mn_conv_strip_count(&g->strips), strip_task, g);
     }
 }
