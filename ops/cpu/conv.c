@@ -27,20 +27,25 @@ static mn_conv_gather forward(const mn_call *call, int64_t phase)
 {
     const mn_conv2d_attributes *attributes = attributes_of(call);
     const mn_view *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
+    const mn_conv_axis v = mn_conv_axis_forward(attributes, 0, x->shape[1], y->shape[1],
+                                                w->shape[1]),
+                       h = mn_conv_axis_forward(attributes, 1, x->shape[2], y->shape[2],
+                                                w->shape[2]);
     (void)phase;
-    return (mn_conv_gather){
-        .call = call,
-        .weights = w,
-        .bias = mn_has_input(call, 2) ? &call->in[2] : NULL,
-        .strips = {.image = image_of(call, x),
-                   .images = x->shape[0],
-                   .channels = x->shape[3],
-                   .group_channels = x->shape[3] / attributes->groups,
-                   .y = mn_conv_axis_forward(attributes, 0, x->shape[1], y->shape[1], w->shape[1]),
-                   .x = mn_conv_axis_forward(attributes, 1, x->shape[2], y->shape[2], w->shape[2])},
-        .groups = attributes->groups,
-        .columns = w->shape[0] / attributes->groups,
-        .pack = pack_forward};
+    return (mn_conv_gather){.call = call,
+                            .weights = w,
+                            .bias = mn_has_input(call, 2) ? &call->in[2] : NULL,
+                            .strips = {.image = image_of(call, x),
+                                       .images = x->shape[0],
+                                       .channels = x->shape[3],
+                                       .group_channels = x->shape[3] / attributes->groups,
+                                       .y = v,
+                                       .x = h},
+                            .phases = {1, 1},
+                            .phase = {{v}, {h}},
+                            .groups = attributes->groups,
+                            .columns = w->shape[0] / attributes->groups,
+                            .pack = pack_forward};
 }
 
 /* ---- gradient of the input ------------------------------------------------------------------- */
@@ -79,29 +84,61 @@ static mn_conv_axis phase_axis(const mn_conv2d_attributes *a, int axis, int64_t 
                           .out_step = u};
 }
 
-/* Depth runs over (row tap, column tap, output channel k); columns are input channels. */
-static void pack_phase(const mn_conv_gather *g, int64_t group, int64_t panel, float *dst)
+/* Depth runs over (phase, row tap, column tap, output channel k); columns are input channels. */
+static void pack_phases(const mn_conv_gather *g, int64_t group, int64_t panel, float *dst)
 {
-    const mn_conv_axis *y = &g->strips.y, *x = &g->strips.x;
     const int64_t width = g->kernels->columns, first = panel * width;
     const int64_t terms = g->strips.group_channels;
     const int64_t R = g->weights->shape[1], S = g->weights->shape[2];
     /* Row k is that channel's filter. */
     const mn_matrix w = {g->call, g->weights, R * S * g->columns};
-    for (int64_t t = 0; t < y->taps * x->taps; t++, dst += terms * width) {
-        int64_t r = y->filter_base + t / x->taps * y->filter_step;
-        int64_t s = x->filter_base + t % x->taps * x->filter_step;
-        mn_region region = {group * terms, (r * S + s) * g->columns + first, terms,
-                            mn_min(width, g->columns - first)};
-        mn_pack_straight(g->kernels, &w, &region, dst, 0);
+    for (int64_t i = 0; i < g->phases[0] * g->phases[1]; i++) {
+        const mn_conv_axis *y = &g->phase[0][i / g->phases[1]], *x = &g->phase[1][i % g->phases[1]];
+        for (int64_t t = 0; t < y->taps * x->taps; t++, dst += terms * width) {
+            int64_t r = y->filter_base + t / x->taps * y->filter_step;
+            int64_t s = x->filter_base + t % x->taps * x->filter_step;
+            mn_region region = {group * terms, (r * S + s) * g->columns + first, terms,
+                                mn_min(width, g->columns - first)};
+            mn_pack_straight(g->kernels, &w, &region, dst, 0);
+        }
     }
 }
 
+/* Phases that share strips. Planes take one at a time. */
+static bool together(const mn_call *call)
+{
+    const mn_conv2d_attributes *a = attributes_of(call);
+    return a->stride[0] <= MN_PHASES && a->stride[1] <= MN_PHASES &&
+           (a->groups > 1 || call->in[1].shape[3] > MN_PLANES_COLUMNS);
+}
+
+/* As many points as the first phase has, seen through whatever taps there are. */
+static mn_conv_axis cover(mn_conv_axis *phase, int64_t phases)
+{
+    mn_conv_axis all = phase[0];
+    int64_t low = INT64_MAX, high = INT64_MIN;
+    for (int64_t i = 0; i < phases; i++) {
+        phase[i].points = all.points;
+        if (phase[i].taps == 0)
+            continue;
+        low = mn_min(low, mn_conv_low(&phase[i]));
+        high = mn_max(high, mn_conv_low(&phase[i]) + mn_conv_extent(&phase[i], 1));
+    }
+    if (phases > 1 && low < high) {
+        all.base = low;
+        all.delta = 1;
+        all.taps = high - low;
+    }
+    return all;
+}
+
+/* Calls of the gathering convolution. */
 static int64_t phase_count(const mn_call *call)
 {
     const mn_conv2d_attributes *a = attributes_of(call);
     /* Phases beyond the image are empty. */
-    return mn_min(a->stride[0], a->extent[0]) * mn_min(a->stride[1], a->extent[1]);
+    return together(call) ? 1
+                          : mn_min(a->stride[0], a->extent[0]) * mn_min(a->stride[1], a->extent[1]);
 }
 
 static mn_conv_gather backward_phase(const mn_call *call, int64_t phase)
@@ -109,18 +146,25 @@ static mn_conv_gather backward_phase(const mn_call *call, int64_t phase)
     const mn_conv2d_attributes *a = attributes_of(call);
     const mn_view *g = &call->in[0], *w = &call->in[1];
     const int64_t across = mn_min(a->stride[1], a->extent[1]);
-    return (mn_conv_gather){
-        .call = call,
-        .weights = w,
-        .strips = {.image = image_of(call, g),
-                   .images = g->shape[0],
-                   .channels = g->shape[3],
-                   .group_channels = g->shape[3] / a->groups,
-                   .y = phase_axis(a, 0, phase / across, g->shape[1], w->shape[1]),
-                   .x = phase_axis(a, 1, phase % across, g->shape[2], w->shape[2])},
-        .groups = a->groups,
-        .columns = w->shape[3],
-        .pack = pack_phase};
+    const int64_t first[] = {phase / mn_max(across, 1), phase % mn_max(across, 1)};
+    mn_conv_gather gather = {.call = call,
+                             .weights = w,
+                             .strips = {.image = image_of(call, g),
+                                        .images = g->shape[0],
+                                        .channels = g->shape[3],
+                                        .group_channels = g->shape[3] / a->groups},
+                             .groups = a->groups,
+                             .columns = w->shape[3],
+                             .pack = pack_phases};
+    for (int axis = 0; axis < 2; axis++) {
+        gather.phases[axis] = together(call) ? a->stride[axis] : 1;
+        for (int64_t i = 0; i < gather.phases[axis]; i++)
+            gather.phase[axis][i] =
+                phase_axis(a, axis, first[axis] + i, g->shape[1 + axis], w->shape[1 + axis]);
+    }
+    gather.strips.y = cover(gather.phase[0], gather.phases[0]);
+    gather.strips.x = cover(gather.phase[1], gather.phases[1]);
+    return gather;
 }
 
 /* ---- entry ----------------------------------------------------------------------------------- */

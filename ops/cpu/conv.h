@@ -30,12 +30,15 @@ typedef struct mn_conv_strips {
     bool direct;           /* f32 without padding: no copy */
     int64_t rows, count;   /* rows of points per strip, strips per image */
     int64_t height, width; /* of the copy, in pixels (direct: width of the image) */
+    int64_t together;      /* images per strip, if it has all rows of them; 0 is as 1 */
+    int64_t image_step;    /* from image to image of a strip */
 } mn_conv_strips;
 /* Cuts so that a copy fits the second-level cache and there are some strips to share out. The
  * fields from image to x must be filled in. */
 void mn_conv_strips_cut(mn_conv_strips *strips);
-/* Copy of the strip that starts with point row `first`; returns where the lowest tap of its first
- * point is. A row is width * channels floats. */
+int64_t mn_conv_strip_count(const mn_conv_strips *strips);
+/* Copy of the strip that starts with point row `first` of an image; returns where the lowest tap of
+ * its first point is. A row is width * channels floats. */
 const float *mn_conv_strip_load(const mn_conv_strips *strips, int64_t image, int64_t first,
                                 float *buffer);
 /* Distance, in pixels, of tap t from the lowest one. */
@@ -82,18 +85,24 @@ typedef struct mn_conv_planes {
 } mn_conv_planes;
 
 /* result[n, p, q, k] = bias[k] + sum over taps and channels of image and packed weights: the
- * forward pass, and each phase of the gradient of the input. The caller fills in the first part. */
+ * forward pass, and phases of the gradient of the input. Those side by side share strips: point
+ * (i, j) stands for phases[0] rows of phases[1] results that lie together, number (v, h) of which
+ * sees the image through the taps of phase[0][v] and phase[1][h], and strips.y and strips.x cover
+ * all taps. The caller fills in the first part. */
+#define MN_PHASES 2
 typedef struct mn_conv_gather mn_conv_gather;
 struct mn_conv_gather {
     const mn_call *call; /* result in out[0] */
     const mn_view *weights, *bias;
     mn_conv_strips strips;
+    int64_t phases[2]; /* at most MN_PHASES */
+    mn_conv_axis phase[2][MN_PHASES];
     int64_t groups, columns; /* results per group */
     /* Fills a panel (0 to panels - 1) of a group. */
     void (*pack)(const mn_conv_gather *gather, int64_t group, int64_t panel, float *dst);
 
     const mn_gemm_kernels *kernels;
-    int64_t depth, panels; /* terms of each sum, panels of each group */
+    int64_t depth, panels; /* terms of the sums of all phases, panels of each group */
     int64_t block, ldc;    /* points per block, row of the block of results */
     bool bulk;             /* ldc is the number of results: rows lie side by side */
     size_t offsets_at, start_at, packed_at, finite_at, scratch_at, c_at, scratch_bytes;
@@ -113,6 +122,8 @@ mn_status mn_winograd_plan(mn_conv_gather *gather);
 /* False: a result is not finite, which Winograd spreads over a tile, or its transforms overflowed;
  * the result is to be made directly. */
 bool mn_winograd_run(mn_conv_gather *gather);
+/* Results per pixel at most: more of them fill registers. */
+#define MN_PLANES_COLUMNS 8
 /* As Winograd's: says whether pixels are the lanes; then fills in planes. */
 void mn_planes_choose(mn_conv_gather *gather);
 /* weights: [depth][width] per panel, as they are packed; start: [panels][width]. */

@@ -15,13 +15,25 @@ static bool nothing_to_do(const mn_conv_gather *g)
     return s->images == 0 || s->y.points <= 0 || s->x.points <= 0 || g->columns == 0;
 }
 
+static int64_t phase_count(const mn_conv_gather *g)
+{
+    return g->phases[0] * g->phases[1];
+}
+
+static int64_t phase_depth(const mn_conv_gather *g, int64_t i)
+{
+    return g->phase[0][i / g->phases[1]].taps * g->phase[1][i % g->phases[1]].taps *
+           g->strips.group_channels;
+}
+
 static void choose_block(mn_conv_gather *g)
 {
     const int64_t width = g->kernels->columns, results = g->groups * g->columns;
+    const int64_t phases = phase_count(g);
     /* One panel, or whole panels only: a row's surplus columns are put right by the next row. */
-    g->bulk = g->groups == 1 && (g->panels == 1 || g->columns % width == 0);
+    g->bulk = g->groups == 1 && ((g->panels == 1 && phases == 1) || g->columns % width == 0);
     g->ldc = g->bulk ? results : results - g->columns + g->panels * width;
-    int64_t tiles = BLOCK_FLOATS / (g->ldc * g->kernels->rows);
+    int64_t tiles = BLOCK_FLOATS / (g->ldc * g->kernels->rows * phases);
     tiles = mn_min(mn_max(tiles, BLOCK_TILES_MIN), BLOCK_TILES);
     g->block = tiles * g->kernels->rows;
 }
@@ -36,13 +48,16 @@ mn_status mn_gather_plan(mn_conv_gather *g)
     mn_winograd_choose(g);
     mn_conv_strips_cut(s);
     const int64_t width = g->kernels->columns;
-    g->depth = s->y.taps * s->x.taps * g->strips.group_channels;
+    g->depth = 0;
+    for (int64_t i = 0; i < phase_count(g); i++)
+        g->depth += phase_depth(g, i);
     g->panels = mn_ceil_div(g->columns, width);
     choose_block(g);
     mn_arena scratch = {0, true};
     if (!s->direct)
-        mn_arena_take(&scratch, sizeof(float) * (size_t)s->channels, s->height, s->width, 1);
-    g->c_at = mn_arena_take(&scratch, sizeof(float), g->block, g->ldc, 1);
+        mn_arena_take(&scratch, sizeof(float) * (size_t)s->channels, s->height, s->width,
+                      s->together);
+    g->c_at = mn_arena_take(&scratch, sizeof(float), g->block, g->ldc, phase_count(g));
     mn_arena_take(&scratch, sizeof(float), width, 1, 1);
     g->scratch_bytes = scratch.bytes;
     if (g->winograd.m == 0)
@@ -75,7 +90,7 @@ static void pack_task(void *arg, int64_t index, int slot)
 
 /* Some points of a strip. */
 typedef struct block {
-    int64_t image, first, count; /* points of the image, counted row by row */
+    int64_t image, first, count; /* points of the image and those after it, row by row */
     const float *origin;         /* lowest tap of the strip's first point */
     int64_t strip_first;
     const float *pixel[BLOCK_TILES * MN_TILE_MAX_ROWS]; /* lowest tap of each point */
@@ -86,14 +101,19 @@ typedef struct block {
 static void find_pixels(const mn_conv_gather *g, block *b)
 {
     const mn_conv_strips *s = &g->strips;
-    int64_t row = b->first / s->x.points - b->strip_first, column = b->first % s->x.points;
+    int64_t row = b->first / s->x.points, column = b->first % s->x.points;
+    const float *image = b->origin + row / s->y.points * s->image_step;
+    row = row % s->y.points - b->strip_first;
     int64_t i = 0;
     for (; i < b->count; i++) {
         int64_t pixel = row * s->y.step * s->width + column * s->x.step;
-        b->pixel[i] = b->origin + (g->depth > 0 ? pixel * s->channels : 0);
+        b->pixel[i] = g->depth > 0 ? image + pixel * s->channels : b->origin;
         if (++column == s->x.points) {
             column = 0;
-            row++;
+            if (++row == s->y.points) { /* of a strip that begins with an image */
+                row = 0;
+                image += s->image_step;
+            }
         }
     }
     for (; i % g->kernels->rows != 0; i++)
@@ -105,32 +125,44 @@ typedef struct tile_of {
     const mn_conv_gather *g;
     const block *b;
     int64_t first;
+    const mn_conv_strips *strips; /* with the phase's taps */
 } tile_of;
 
 static bool inside(const void *arg, int64_t i, int64_t k)
 {
     const tile_of *t = arg;
     const int64_t point = t->b->first + mn_min(t->first + i, t->b->count - 1);
-    return mn_conv_inside(&t->g->strips, point, k / t->g->strips.group_channels);
+    return mn_conv_inside(t->strips, point % (t->strips->y.points * t->strips->x.points),
+                          k / t->strips->group_channels);
 }
 
 static void run_panel(const mn_conv_gather *g, const block *b, int64_t group, int64_t panel)
 {
     const int64_t rows = g->kernels->rows, width = g->kernels->columns;
     const int64_t shift = group * g->strips.group_channels, index = group * g->panels + panel;
-    mn_tile tile = {.depth = g->depth,
-                    .offsets = mn_workspace(g->call, g->offsets_at),
+    const int64_t across = g->phases[1];
+    mn_conv_strips strips = g->strips;
+    mn_tile tile = {.offsets = mn_workspace(g->call, g->offsets_at),
                     .b = packed(g, index),
                     .start = (const float *)mn_workspace(g->call, g->start_at) + index * width,
-                    .ldc = g->ldc};
-    for (int64_t m = 0; m < b->count; m += rows) {
-        for (int64_t i = 0; i < rows; i++)
-            tile.a[i] = b->pixel[m + i] + shift;
-        tile.c = b->c + m * g->ldc + group * g->columns + panel * width;
-        if (g->exact)
-            mn_conv_tile_exact(g->kernels, &tile, inside, &(tile_of){g, b, m});
-        else
-            mn_tile_run(g->kernels, &tile, g->columns - panel * width);
+                    .ldc = across * g->ldc};
+    for (int64_t phase = 0; phase < phase_count(g); phase++) {
+        float *c = b->c + (phase / across * g->block * across + phase % across) * g->ldc;
+        strips.y = g->phase[0][phase / across];
+        strips.x = g->phase[1][phase % across];
+        tile.depth = phase_depth(g, phase);
+        /* Results without terms are zeros from the start. */
+        for (int64_t m = 0; m < b->count && (tile.depth > 0 || phase_count(g) == 1); m += rows) {
+            for (int64_t i = 0; i < rows; i++)
+                tile.a[i] = b->pixel[m + i] + shift;
+            tile.c = c + m * tile.ldc + group * g->columns + panel * width;
+            if (g->exact)
+                mn_conv_tile_exact(g->kernels, &tile, inside, &(tile_of){g, b, m, &strips});
+            else
+                mn_tile_run(g->kernels, &tile, g->columns - panel * width);
+        }
+        tile.offsets += tile.depth;
+        tile.b += tile.depth * width;
     }
 }
 
@@ -139,16 +171,26 @@ static void store(const mn_conv_gather *g, const block *b)
 {
     const mn_conv_axis *v = &g->strips.y, *h = &g->strips.x;
     const mn_view *y = &g->call->out[0];
-    const int64_t results = g->groups * g->columns, first = b->image * y->shape[1] * y->shape[2];
-    if (g->bulk && v->out_step == 1 && h->out_step == 1) {
-        mn_row_store(g->call, y, (first + b->first) * results, b->count * results, b->c);
+    const int64_t results = g->groups * g->columns;
+    const int64_t across = g->phases[1];
+    const bool rows = g->bulk && h->out_step == across;
+    if (rows && across == 1 && v->out_step == 1) {
+        mn_row_store(g->call, y, (b->image * y->shape[1] * y->shape[2] + b->first) * results,
+                     b->count * results, b->c);
         return;
     }
-    for (int64_t i = 0; i < b->count; i++) {
-        const int64_t p = v->out_base + (b->first + i) / h->points * v->out_step;
-        const int64_t q = h->out_base + (b->first + i) % h->points * h->out_step;
-        mn_row_store(g->call, y, (first + p * y->shape[2] + q) * results, results,
-                     b->c + i * g->ldc);
+    int64_t n; /* points that are stored together */
+    for (int64_t i = 0; i < b->count; i += n) {
+        const int64_t line = (b->first + i) / h->points, image = b->image + line / v->points;
+        const int64_t p = v->out_base + line % v->points * v->out_step;
+        const int64_t point = (b->first + i) % h->points, q = h->out_base + point * h->out_step;
+        n = rows ? mn_min(h->points - point, b->count - i) : 1;
+        const int64_t pixels = mn_min(n * across, y->shape[2] - q), step = rows ? pixels : 1;
+        for (int64_t r = 0; r < mn_min(g->phases[0], y->shape[1] - p); r++)
+            for (int64_t j = 0; j < pixels; j += step)
+                mn_row_store(g->call, y,
+                             ((image * y->shape[1] + p + r) * y->shape[2] + q + j) * results,
+                             step * results, b->c + ((r * g->block + i) * across + j) * g->ldc);
     }
 }
 
@@ -157,10 +199,11 @@ static void strip_task(void *arg, int64_t index, int slot)
     const mn_conv_gather *g = arg;
     const mn_conv_strips *s = &g->strips;
     char *scratch = mn_workspace(g->call, g->scratch_at + (size_t)slot * g->scratch_bytes);
-    block b = {.image = index / s->count,
+    block b = {.image = index / s->count * s->together,
                .strip_first = index % s->count * s->rows,
                .c = (float *)(void *)(scratch + g->c_at)};
-    const int64_t end = mn_min(b.strip_first + s->rows, s->y.points) * s->x.points;
+    const int64_t rows = mn_min(s->together, s->images - b.image) * s->y.points;
+    const int64_t end = mn_min(b.strip_first + s->together * s->rows, rows) * s->x.points;
     b.origin = mn_conv_strip_load(s, b.image, b.strip_first, (float *)(void *)scratch);
     for (b.first = b.strip_first * s->x.points; b.first < end; b.first += b.count) {
         b.count = mn_min(g->block, end - b.first);
@@ -178,12 +221,16 @@ static void fill_tables(const mn_conv_gather *g)
     const mn_conv_strips *s = &g->strips;
     const int64_t width = g->kernels->columns;
     ptrdiff_t *offset = mn_workspace(g->call, g->offsets_at);
-    for (int64_t r = 0; r < s->y.taps; r++)
-        for (int64_t c = 0; c < s->x.taps; c++) {
-            int64_t pixel = mn_conv_tap(&s->y, r) * s->width + mn_conv_tap(&s->x, c);
-            for (int64_t k = 0; k < g->strips.group_channels; k++)
-                *offset++ = (ptrdiff_t)(pixel * s->channels + k);
+    for (int64_t i = 0; i < phase_count(g); i++) {
+        const mn_conv_axis *y = &g->phase[0][i / g->phases[1]], *x = &g->phase[1][i % g->phases[1]];
+        for (int64_t t = 0; t < y->taps * x->taps; t++) {
+            const int64_t row = mn_conv_low(y) - mn_conv_low(&s->y) + mn_conv_tap(y, t / x->taps);
+            const int64_t column =
+                mn_conv_low(x) - mn_conv_low(&s->x) + mn_conv_tap(x, t % x->taps);
+            for (int64_t k = 0; k < s->group_channels; k++)
+                *offset++ = (ptrdiff_t)((row * s->width + column) * s->channels + k);
         }
+    }
     float *start = mn_workspace(g->call, g->start_at);
     memset(start, 0, (size_t)(g->groups * g->panels * width) * sizeof *start);
     if (!g->bias)
@@ -207,6 +254,11 @@ void mn_gather_run(mn_conv_gather *g)
     g->exact = !all && !g->strips.direct;
     if (all && g->planes.kernels)
         mn_planes_run(g);
-    else
-        mn_call_parallel(g->call, g->strips.images * g->strips.count, strip_task, g);
+    else {
+        for (int slot = 0; phase_count(g) > 1 && slot < mn_call_threads(g->call); slot++)
+            memset((char *)mn_workspace(g->call, g->scratch_at) + (size_t)slot * g->scratch_bytes +
+                       g->c_at,
+                   0, sizeof(float) * (size_t)(g->block * g->ldc * phase_count(g)));
+        mn_call_parallel(g->call, mn_conv_strip_count(&g->strips), strip_task, g);
+    }
 }

@@ -184,7 +184,8 @@ static void fill_offsets(const mn_conv_planes *p, const mn_conv_strips *s, int64
 
 void mn_planes_choose(mn_conv_gather *g)
 {
-    if (g->groups == 1 && g->columns <= 8 && g->depth >= 8 && g->depth <= DEPTH_LIMIT)
+    if (g->groups == 1 && g->columns <= MN_PLANES_COLUMNS && g->depth >= 8 &&
+        g->depth <= DEPTH_LIMIT)
         cut(g->call, &g->strips, g->columns, GATHER_BLOCKS, g->columns > 6, &g->planes);
     if (g->planes.bytes > g->scratch_bytes)
         g->scratch_bytes = g->planes.bytes;

@@ -6,6 +6,10 @@
 /* Floats of a strip, and strips of a call that are aimed at. */
 #define STRIP_FLOATS 65536
 #define STRIPS       16
+/* Points and floats of a strip of several images: filters, or sums of their gradient, are read once
+ * a strip, and may be larger than the caches. */
+#define TOGETHER_POINTS 128
+#define TOGETHER_FLOATS 131072
 
 mn_conv_axis mn_conv_axis_forward(const mn_conv2d_attributes *attributes, int axis, int64_t size,
                                   int64_t points, int64_t taps)
@@ -87,6 +91,18 @@ void mn_conv_strips_cut(mn_conv_strips *s)
     s->count = mn_ceil_div(s->y.points, rows);
     s->rows = s->count > 0 ? mn_ceil_div(s->y.points, s->count) : 0;
     s->height = s->rows > 0 ? mn_conv_extent(&s->y, s->rows) : 0;
+    s->image_step = s->direct ? s->y.size * s->image.ld : s->height * s->width * s->channels;
+    s->together = 1;
+    if (s->count == 1) {
+        const int64_t most = mn_min(TOGETHER_POINTS / mn_max(s->y.points * s->x.points, 1),
+                                    TOGETHER_FLOATS / mn_max(s->image_step, 1));
+        s->together = mn_max(mn_min(most, s->images / STRIPS), 1);
+    }
+}
+
+int64_t mn_conv_strip_count(const mn_conv_strips *s)
+{
+    return s->together > 1 ? mn_ceil_div(s->images, s->together) : s->images * s->count;
 }
 
 /* One row of the copy: zeros, the part inside the image, zeros. */
@@ -112,8 +128,11 @@ const float *mn_conv_strip_load(const mn_conv_strips *s, int64_t image, int64_t 
         return (const float *)s->image.view->data + (image * s->y.size + top) * s->image.ld +
                mn_conv_low(&s->x) * s->channels;
     const int64_t height = mn_conv_extent(&s->y, mn_min(s->rows, s->y.points - first));
-    for (int64_t h = 0; h < height; h++)
-        load_row(s, image * s->y.size + top + h, top + h >= 0 && top + h < s->y.size,
-                 buffer + h * s->width * s->channels);
+    const int64_t images = mn_min(mn_max(s->together, 1), s->images - image);
+    for (int64_t i = 0; i < images * height; i++) {
+        const int64_t h = i % height;
+        load_row(s, (image + i / height) * s->y.size + top + h, top + h >= 0 && top + h < s->y.size,
+                 buffer + i / height * s->image_step + h * s->width * s->channels);
+    }
     return buffer;
 }

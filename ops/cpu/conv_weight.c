@@ -27,12 +27,13 @@ static int64_t partial_floats(const weight_grad *w)
 static mn_status lay_out(weight_grad *w)
 {
     const mn_conv_strips *s = &w->strips;
-    const int64_t width = w->kernels->columns, pixels = s->rows * s->x.points;
+    const int64_t width = w->kernels->columns, pixels = s->together * s->rows * s->x.points;
     mn_arena scratch = {0, true};
     if (!s->direct)
-        mn_arena_take(&scratch, sizeof(float) * (size_t)s->channels, s->height, s->width, 1);
-    w->packed_at = mn_arena_take(&scratch, sizeof(float) * (size_t)width, w->task_panels, s->rows,
-                                 s->x.points);
+        mn_arena_take(&scratch, sizeof(float) * (size_t)s->channels, s->height, s->width,
+                      s->together);
+    w->packed_at =
+        mn_arena_take(&scratch, sizeof(float) * (size_t)width, w->task_panels, pixels, 1);
     mn_arena arena = {0, scratch.ok};
     mn_planes_weight_choose(w, &arena);
     w->scratch_bytes = scratch.bytes > w->planes.bytes ? scratch.bytes : w->planes.bytes;
@@ -75,7 +76,7 @@ static mn_status plan(const mn_call *call, weight_grad *w)
     if (g->numel == 0 || partial_floats(w) == 0)
         return MN_OK;
     mn_conv_strips_cut(&w->strips);
-    w->units = w->strips.images * w->strips.count;
+    w->units = mn_conv_strip_count(&w->strips);
     w->leaves = mn_max(LEAVES_FLOATS / partial_floats(w), mn_ceil_div(LEAVES, w->panel_blocks));
     w->leaves = mn_min(LEAVES, w->leaves);
     w->leaves = mn_min(w->leaves, w->units);
@@ -111,7 +112,7 @@ static bool inside(const void *arg, int64_t i, int64_t k)
 {
     const tile_of *t = arg;
     const int64_t point = t->s->first_row * t->w->strips.x.points + t->pixel + k;
-    return mn_conv_inside(&t->w->strips, point,
+    return mn_conv_inside(&t->w->strips, point % (t->w->strips.y.points * t->w->strips.x.points),
                           mn_min(t->row + i, t->w->depth - 1) / t->w->strips.group_channels);
 }
 
@@ -168,11 +169,12 @@ static void leaf_task(void *arg, int64_t index, int slot)
     const int64_t begin = w->units * leaf / w->leaves, end = w->units * (leaf + 1) / w->leaves;
     char *scratch = mn_workspace(w->call, w->scratch_at + (size_t)slot * w->scratch_bytes);
     for (int64_t unit = begin; unit < end; unit++) {
-        strip s = {.image = unit / strips->count,
+        strip s = {.image = unit / strips->count * strips->together,
                    .first_row = unit % strips->count * strips->rows,
                    .packed = (float *)(void *)(scratch + w->packed_at),
                    .first = unit == begin};
-        s.pixels = mn_min(strips->rows, strips->y.points - s.first_row) * strips->x.points;
+        s.pixels = mn_min(strips->rows, strips->y.points - s.first_row) * strips->x.points *
+                   mn_min(strips->together, strips->images - s.image);
         s.origin = mn_conv_strip_load(strips, s.image, s.first_row, (float *)(void *)scratch);
         add_strip(w, &s, leaf, panel);
     }
@@ -230,9 +232,11 @@ static void fill_tables(const weight_grad *w)
             mn_conv_tap(&s->y, tap / s->x.taps) * s->width + mn_conv_tap(&s->x, tap % s->x.taps);
         taps[i] = (ptrdiff_t)(pixel * s->channels + element % channels);
     }
-    for (int64_t p = 0; p < s->rows; p++)
+    for (int64_t p = 0; p < s->together * s->rows; p++)
         for (int64_t q = 0; q < s->x.points; q++)
-            *pixels++ = (ptrdiff_t)((p * s->y.step * s->width + q * s->x.step) * s->channels);
+            *pixels++ =
+                (ptrdiff_t)(p / s->rows * s->image_step +
+                            (p % s->rows * s->y.step * s->width + q * s->x.step) * s->channels);
 }
 
 mn_status mn_cpu_conv2d_backward_weight_prepare(const mn_call *call, mn_plan *unused,
