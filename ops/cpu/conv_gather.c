@@ -141,14 +141,13 @@ static void store(const mn_conv_gather *g, const block *b)
     const mn_view *y = &g->call->out[0];
     const int64_t results = g->groups * g->columns, first = b->image * y->shape[1] * y->shape[2];
     if (g->bulk && v->out_step == 1 && h->out_step == 1) {
-        mn_row_store(g->call, y, (first + b->first) * results, b->count * results, b->c);
+        mn_row_finish(g->call, (first + b->first) * results, b->count * results, b->c);
         return;
     }
     for (int64_t i = 0; i < b->count; i++) {
         const int64_t p = v->out_base + (b->first + i) / h->points * v->out_step;
         const int64_t q = h->out_base + (b->first + i) % h->points * h->out_step;
-        mn_row_store(g->call, y, (first + p * y->shape[2] + q) * results, results,
-                     b->c + i * g->ldc);
+        mn_row_finish(g->call, (first + p * y->shape[2] + q) * results, results, b->c + i * g->ldc);
     }
 }
 

@@ -252,19 +252,19 @@ static bool store_row(const mn_conv_gather *g, const block *b, int64_t at, float
 {
     const int64_t pixels = g->strips.x.points, n = b->columns;
     const mn_bodies *bodies = mn_bodies_of(g->call);
-    const mn_view *y = &g->call->out[0];
     const int64_t first = b->panel * g->kernels->columns;
     if (g->bias) {
         const float *bias = (float *)mn_workspace(g->call, g->bias_at) + first;
         for (int64_t q = 0; q < pixels; q++)
             bodies->accumulate((size_t)n, row + q * n, bias);
     }
+    const bool finite = bodies->finite((size_t)(pixels * n), row);
     if (n == g->columns)
-        mn_row_store(g->call, y, at * n, pixels * n, row);
+        mn_row_finish(g->call, at * n, pixels * n, row);
     else
         for (int64_t q = 0; q < pixels; q++)
-            mn_row_store(g->call, y, (at + q) * g->columns + first, n, row + q * n);
-    return bodies->finite((size_t)(pixels * n), row);
+            mn_row_finish(g->call, (at + q) * g->columns + first, n, row + q * n);
+    return finite;
 }
 
 /* Results of the block's products, line by line; false: one is not finite. */
