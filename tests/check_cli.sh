@@ -112,7 +112,7 @@ small="--data synthetic:28x28x1:10:64 --batch 16 --steps 2"
 # shellcheck disable=SC2086 # options are words
 {
     expect 0 '^f16: fits; loss scales up to 2\^[0-9]+' "$minim" range $small
-    expect 0 '^conv2 +conv2d +forward +f32 .* fits' "$minim" range $small
+    expect 0 '^conv2 +conv2d_relu +forward +f32 .* fits' "$minim" range $small
     expect 0 'overflows by .*x at .* forward' "$minim" range $small --steps 12 --lr 40 --momentum 0
     expect 0 '^bf16: fits' "$minim" range $small --amp bf16 --model cnn-small
     expect 1 'range: what overflowed in fp16' "$minim" range $small --amp fp16
