@@ -175,8 +175,9 @@ typedef struct mn_context_options {
     /* 3x3 convolutions by Winograd's algorithm where a rule of their shapes says that it pays
      * (default true): as right as the direct way within a small factor, but with other bits. */
     bool winograd;
-    /* Chains of layers run a batch norm and a ReLU after it (mn_residual: also the addition) as one
-     * op, mn_batch_norm_relu, of the same bits, under the batch norm's name (default true). */
+    /* Chains of layers run a convolution, linear layer or batch norm (at the end of mn_residual's
+     * also the addition) and a ReLU after it as one op, mn_conv2d_relu, mn_linear_relu or
+     * mn_batch_norm_relu, of the same bits, under the first one's name (default true). */
     bool fusion;
 } mn_context_options;
 
@@ -438,6 +439,8 @@ MN_API mn_tensor *mn_gelu(mn_tensor *x);
 MN_API mn_tensor *mn_matmul(mn_tensor *a, mn_tensor *b);
 /* y = x w^T + b for x [..., I], w [O, I], b [O] or NULL; y [..., O]. */
 MN_API mn_tensor *mn_linear(mn_tensor *x, mn_tensor *w, mn_tensor *b);
+/* y = mn_relu(mn_linear(x, w, b)), the same bits. */
+MN_API mn_tensor *mn_linear_relu(mn_tensor *x, mn_tensor *w, mn_tensor *b);
 
 typedef struct mn_conv2d_options {
     size_t size;
@@ -451,6 +454,9 @@ MN_API mn_conv2d_options mn_conv2d_options_default(void);
  * K are multiples of groups. As torch.nn.functional.conv2d. */
 MN_API mn_tensor *mn_conv2d(mn_tensor *x, mn_tensor *w, mn_tensor *b,
                             const mn_conv2d_options *options);
+/* y = mn_relu(mn_conv2d(x, w, b, options)), the same bits. */
+MN_API mn_tensor *mn_conv2d_relu(mn_tensor *x, mn_tensor *w, mn_tensor *b,
+                                 const mn_conv2d_options *options);
 
 /* -- pooling and resizing -- */
 

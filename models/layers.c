@@ -50,17 +50,28 @@ mn_conv2d_layer_options mn_conv2d_layer_options_default(void)
     return options;
 }
 
-static mn_tensor *conv2d_forward(mn_module *module, mn_tensor *x)
+static mn_tensor *run_conv2d(mn_module *module, mn_tensor *x, bool relu)
 {
     const mn_dtype dtype = dtype_beside(x);
-    mn_tensor *y = mn_conv2d(x, parameter(module, 0, dtype), parameter(module, 1, dtype),
-                             &module->options.conv);
+    mn_tensor *y = (relu ? mn_conv2d_relu : mn_conv2d)(
+        x, parameter(module, 0, dtype), parameter(module, 1, dtype), &module->options.conv);
     const int64_t *shape = mn_tensor_shape(y);
     const int64_t *filter = mn_tensor_shape(module->slots[0]);
     if (y != NULL)
         module->flops_per_image = 2.0 * (double)(shape[1] * shape[2]) *
                                   (double)(filter[0] * filter[1] * filter[2] * filter[3]);
     return y;
+}
+
+static mn_tensor *conv2d_forward(mn_module *module, mn_tensor *x)
+{
+    return run_conv2d(module, x, false);
+}
+
+static mn_tensor *conv2d_relu_forward(mn_module *module, mn_tensor *x, mn_tensor *residual)
+{
+    (void)residual;
+    return run_conv2d(module, x, true);
 }
 
 static const mn_module_class conv2d_class = {"convolution", conv2d_forward};
@@ -96,12 +107,24 @@ mn_module *mn_conv2d_layer(mn_context *context, const mn_conv2d_layer_options *o
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 
-static mn_tensor *linear_forward(mn_module *module, mn_tensor *x)
+static mn_tensor *run_linear(mn_module *module, mn_tensor *x, bool relu)
 {
     const int64_t *shape = mn_tensor_shape(module->slots[0]);
     const mn_dtype dtype = dtype_beside(x);
     module->flops_per_image = 2.0 * (double)(shape[0] * shape[1]);
-    return mn_linear(x, parameter(module, 0, dtype), parameter(module, 1, dtype));
+    return (relu ? mn_linear_relu : mn_linear)(x, parameter(module, 0, dtype),
+                                               parameter(module, 1, dtype));
+}
+
+static mn_tensor *linear_forward(mn_module *module, mn_tensor *x)
+{
+    return run_linear(module, x, false);
+}
+
+static mn_tensor *linear_relu_forward(mn_module *module, mn_tensor *x, mn_tensor *residual)
+{
+    (void)residual;
+    return run_linear(module, x, true);
 }
 
 static const mn_module_class linear_class = {"linear", linear_forward};
@@ -140,12 +163,12 @@ static mn_tensor *batch_norm_forward(mn_module *module, mn_tensor *x)
     return run_batch_norm(module, x, false, NULL);
 }
 
-static const mn_module_class batch_norm_class = {"batch norm", batch_norm_forward};
-
-mn_tensor *mn_module_forward_fused(mn_module *norm, mn_tensor *x, mn_tensor *residual)
+static mn_tensor *batch_norm_relu_forward(mn_module *module, mn_tensor *x, mn_tensor *residual)
 {
-    return mn_module_check(norm, x) == MN_OK ? run_batch_norm(norm, x, true, residual) : NULL;
+    return run_batch_norm(module, x, true, residual);
 }
+
+static const mn_module_class batch_norm_class = {"batch norm", batch_norm_forward};
 
 mn_module *mn_batch_norm_layer(mn_context *context, int channels)
 {
@@ -284,16 +307,46 @@ mn_module *mn_activation_layer(mn_context *context, mn_activation activation)
     return module;
 }
 
-bool mn_module_fuses(const mn_module *norm, const mn_module *relu)
+/* What runs as one op with a ReLU after it, and its ops alone. */
+typedef struct fusion {
+    const mn_module_class *class;
+    mn_tensor *(*forward)(mn_module *module, mn_tensor *x, mn_tensor *residual);
+    mn_op_id ops[2];
+} fusion;
+
+static const fusion *fusion_of(const mn_module *layer)
 {
-    static const mn_op_id ops[] = {MN_OP_batch_norm, MN_OP_batch_norm_inference, MN_OP_relu,
-                                   MN_OP_add};
-    bool overridden =
-        norm == NULL || norm->class != &batch_norm_class || !norm->context->fusion ||
-        (relu != NULL && (relu->class != &activation_class || relu->options.function != mn_relu));
-    for (size_t i = 0; i < sizeof ops / sizeof *ops && !overridden; i++)
-        mn_autocast_rule(norm->context, &mn_ops[ops[i]], &overridden);
+    static const fusion fusions[] = {
+        {&conv2d_class, conv2d_relu_forward, {MN_OP_conv2d, MN_OP_conv2d}},
+        {&linear_class, linear_relu_forward, {MN_OP_linear, MN_OP_linear}},
+        {&batch_norm_class,
+         batch_norm_relu_forward,
+         {MN_OP_batch_norm, MN_OP_batch_norm_inference}},
+    };
+    for (size_t i = 0; i < sizeof fusions / sizeof *fusions; i++)
+        if (layer->class == fusions[i].class)
+            return &fusions[i];
+    return NULL;
+}
+
+bool mn_module_fuses(const mn_module *layer, const mn_module *relu)
+{
+    const fusion *pair = layer != NULL && layer->context->fusion ? fusion_of(layer) : NULL;
+    if (pair == NULL ||
+        (relu == NULL ? layer->class != &batch_norm_class
+                      : relu->class != &activation_class || relu->options.function != mn_relu))
+        return false;
+    const mn_op_id ops[] = {pair->ops[0], pair->ops[1], MN_OP_relu, MN_OP_add};
+    bool overridden = false;
+    for (int i = 0; i < (relu == NULL ? 4 : 3) && !overridden; i++)
+        mn_autocast_rule(layer->context, &mn_ops[ops[i]], &overridden);
     return !overridden;
+}
+
+mn_tensor *mn_module_forward_fused(mn_module *layer, mn_tensor *x, mn_tensor *residual)
+{
+    return mn_module_check(layer, x) == MN_OK ? fusion_of(layer)->forward(layer, x, residual)
+                                              : NULL;
 }
 
 mn_module *mn_relu_layer(mn_context *context)

@@ -52,11 +52,12 @@ struct mn_module {
 
 /* MN_OK if the module can run on x. */
 mn_status mn_module_check(mn_module *module, mn_tensor *x);
-/* Whether the two layers run as one op: a batch norm, and a ReLU or, with NULL, an addition and a
- * ReLU; not where a rule of casts was set for one of the ops alone. */
-bool mn_module_fuses(const mn_module *norm, const mn_module *relu);
+/* Whether the two layers run as one op: a convolution, linear layer or batch norm, and a ReLU; or,
+ * with NULL, a batch norm, an addition and a ReLU. Not where a rule of casts was set for one of the
+ * ops alone. */
+bool mn_module_fuses(const mn_module *layer, const mn_module *relu);
 /* They run. residual may be NULL. */
-mn_tensor *mn_module_forward_fused(mn_module *norm, mn_tensor *x, mn_tensor *residual);
+mn_tensor *mn_module_forward_fused(mn_module *layer, mn_tensor *x, mn_tensor *residual);
 
 mn_module *mn_module_new(mn_context *context, const mn_module_class *class);
 void mn_module_add_slot(mn_module *module, mn_slot_spec spec);

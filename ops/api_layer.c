@@ -9,12 +9,13 @@ mn_conv2d_options mn_conv2d_options_default(void)
         .size = sizeof(mn_conv2d_options), .stride = {1, 1}, .dilation = {1, 1}, .groups = 1};
 }
 
-mn_tensor *mn_conv2d(mn_tensor *x, mn_tensor *w, mn_tensor *b, const mn_conv2d_options *options)
+static mn_tensor *apply_conv2d(mn_op_id id, mn_tensor *x, mn_tensor *w, mn_tensor *b,
+                               const mn_conv2d_options *options)
 {
     mn_tensor *const inputs[3] = {x, w, b};
     mn_conv2d_options known = mn_conv2d_options_default();
     mn_conv2d_attributes conv = {.groups = 0};
-    mn_context *context = mn_enter(MN_OP_conv2d, inputs, 3, 2);
+    mn_context *context = mn_enter(id, inputs, 3, 2);
     if (!context ||
         mn_options_copy(&context->error, "mn_conv2d", &known, sizeof known, options) != MN_OK)
         return NULL;
@@ -24,7 +25,18 @@ mn_tensor *mn_conv2d(mn_tensor *x, mn_tensor *w, mn_tensor *b, const mn_conv2d_o
         conv.dilation[i] = known.dilation[i];
     }
     conv.groups = known.groups;
-    return mn_apply1(MN_OP_conv2d, inputs, 3, &conv);
+    return mn_apply1(id, inputs, 3, &conv);
+}
+
+mn_tensor *mn_conv2d(mn_tensor *x, mn_tensor *w, mn_tensor *b, const mn_conv2d_options *options)
+{
+    return apply_conv2d(MN_OP_conv2d, x, w, b, options);
+}
+
+mn_tensor *mn_conv2d_relu(mn_tensor *x, mn_tensor *w, mn_tensor *b,
+                          const mn_conv2d_options *options)
+{
+    return apply_conv2d(MN_OP_conv2d_relu, x, w, b, options);
 }
 
 /* ---- pooling --------------------------------------------------------------------------------- */

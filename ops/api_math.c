@@ -209,6 +209,12 @@ mn_tensor *mn_linear(mn_tensor *x, mn_tensor *w, mn_tensor *b)
     return mn_apply1(MN_OP_linear, inputs, 3, NULL);
 }
 
+mn_tensor *mn_linear_relu(mn_tensor *x, mn_tensor *w, mn_tensor *b)
+{
+    mn_tensor *const inputs[3] = {x, w, b};
+    return mn_apply1(MN_OP_linear_relu, inputs, 3, NULL);
+}
+
 mn_tensor *mn_dot(mn_tensor *a, mn_tensor *b)
 {
     mn_tensor *const inputs[2] = {a, b};

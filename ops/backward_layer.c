@@ -28,6 +28,12 @@ mn_status mn_backward_conv2d(mn_backward_call *call)
     return mn_give_result(call, 2, MN_OP_sum, call->grad_out, 1, &positions);
 }
 
+mn_status mn_backward_conv2d_relu(mn_backward_call *call)
+{
+    MN_TRY(mn_mask_gradient(call));
+    return mn_backward_conv2d(call);
+}
+
 /* Both gradients are linear in g and in the other operand: that of g is the convolution itself,
  * that of the other operand the other gradient. */
 mn_status mn_backward_conv2d_backward(mn_backward_call *call)
@@ -127,13 +133,11 @@ mn_status mn_backward_batch_norm_relu(mn_backward_call *call)
 /* That of ReLU, then that of the normalisation. */
 mn_status mn_backward_batch_norm_inference_relu(mn_backward_call *call)
 {
-    mn_tensor *const pair[2] = {call->grad_out[0], call->out[0]};
-    mn_tensor *masked = mn_apply1(MN_OP_relu_backward, pair, 2, NULL);
-    mn_tensor *const inputs[5] = {masked, call->in[0], call->in[1], call->in[3], call->in[4]};
-    if (!masked)
-        return mn_error_status(call->context);
+    MN_TRY(mn_mask_gradient(call));
+    mn_tensor *const inputs[5] = {call->grad_out[0], call->in[0], call->in[1], call->in[3],
+                                  call->in[4]};
     if (call->needs[5])
-        MN_TRY(mn_give_gradient(call, 5, masked));
+        MN_TRY(mn_give_gradient(call, 5, call->grad_out[0]));
     return give_all(call, MN_OP_batch_norm_inference_backward, inputs, 5, 0);
 }
 

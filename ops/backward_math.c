@@ -132,6 +132,13 @@ mn_status mn_backward_relu(mn_backward_call *call)
     return call->needs[0] ? give_binary(call, 0, MN_OP_relu_backward, y) : MN_OK;
 }
 
+mn_status mn_mask_gradient(mn_backward_call *call)
+{
+    mn_tensor *const pair[2] = {call->grad_out[0], call->out[0]};
+    call->grad_out[0] = mn_apply1(MN_OP_relu_backward, pair, 2, NULL);
+    return call->grad_out[0] ? MN_OK : mn_error_status(call->context);
+}
+
 /* ---- products -------------------------------------------------------------------------------- */
 
 static mn_tensor *matmul(mn_tensor *a, bool transpose_a, mn_tensor *b, bool transpose_b)
@@ -189,4 +196,10 @@ mn_status mn_backward_linear(mn_backward_call *call)
         MN_TRY(mn_give_gradient(call, 1, matmul(g, true, matrix, false)));
     }
     return call->needs[2] ? mn_give_gradient(call, 2, sum_rows(g)) : MN_OK;
+}
+
+mn_status mn_backward_linear_relu(mn_backward_call *call)
+{
+    MN_TRY(mn_mask_gradient(call));
+    return mn_backward_linear(call);
 }

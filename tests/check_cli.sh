@@ -112,7 +112,7 @@ small="--data synthetic:28x28x1:10:64 --batch 16 --steps 2"
 # shellcheck disable=SC2086 # options are words
 {
     expect 0 '^f16: fits; loss scales up to 2\^[0-9]+' "$minim" range $small
-    expect 0 '^conv2 +conv2d +forward +f32 .* fits' "$minim" range $small
+    expect 0 '^conv2 +conv2d_relu +forward +f32 .* fits' "$minim" range $small
     expect 0 'overflows by .*x at .* forward' "$minim" range $small --steps 12 --lr 40 --momentum 0
     expect 0 '^bf16: fits' "$minim" range $small --amp bf16 --model cnn-small
     expect 1 'range: what overflowed in fp16' "$minim" range $small --amp fp16
@@ -158,8 +158,8 @@ expect 1 'tolerance must not be negative' "$minim" shadow $small --tolerance -1
 expect 0 ': 1 step, ' "$minim" train $data --steps 1
 
 # a pass op by op
-expect 0 '^conv2d +conv2 +forward +LOWER +f16 +f16 f16 f16 +f16 +kernel$' "$minim" graph --amp fp16
-grep -qE '^relu_backward +relu1 +backward +- +- +f16 f16 +f16 ' out || fail "graph: $(cat out)"
+expect 0 '^conv2d_relu +conv2 +forward +LOWER +f16 +f16 f16 f16 +f16 +kernel$' "$minim" graph --amp fp16
+grep -qE '^relu_backward +conv1 +backward +- +- +f16 f16 +f16 ' out || fail "graph: $(cat out)"
 grep -q update out && fail "graph: a step that nobody asked for"
 expect 0 '^sgd_step +- +update ' "$minim" graph --amp fp16 --step --model resnet8 --data synthetic:9x9x3:4
 expect 0 '^relu +relu1 +forward +FP32\* +bf16 +f32 +f32 ' "$minim" graph --amp bf16 --rules relu=FP32 --forward-only

@@ -1,7 +1,7 @@
 /* Cases of convolution, pooling and normalisation. */
 #include "tests/support_cases.h"
 
-/* parameters: stride h w, padding h w, dilation h w, groups, bias */
+/* parameters: stride h w, padding h w, dilation h w, groups, bias; 1 with ReLU */
 static mn_tensor *build_conv2d(mn_context *ctx, mn_tensor **in, const op_case *c)
 {
     (void)ctx;
@@ -12,7 +12,7 @@ static mn_tensor *build_conv2d(mn_context *ctx, mn_tensor **in, const op_case *c
         o.dilation[i] = (int)c->p[4 + i];
     }
     o.groups = (int)c->p[6];
-    return mn_conv2d(in[0], in[1], c->p[7] ? in[2] : NULL, &o);
+    return (c->p[8] ? mn_conv2d_relu : mn_conv2d)(in[0], in[1], c->p[7] ? in[2] : NULL, &o);
 }
 
 /* parameters: kernel h w, stride h w, padding h w, of avg_pool2d: 1 or with exclude_padding 2 */
@@ -93,6 +93,10 @@ const op_case mn_cases_image[] = {
          .p = {2, 2, 1, 1, 1, 1, 5, 0}),
     CASE("conv channels 13->17", .build = build_conv2d, .inputs = {N(1, 4, 5, 13), N(17, 3, 3, 13)},
          .p = {1, 1, 1, 1, 1, 1, 1, 0}),
+    CASE("conv relu", .build = build_conv2d, .inputs = {N(2, 5, 7, 3), N(5, 3, 3, 3), N(5)},
+         .p = {2, 1, 1, 1, 1, 1, 1, 1, 1}),
+    CASE("conv relu groups", .build = build_conv2d, .inputs = {N(2, 5, 4, 6), N(4, 3, 3, 3)},
+         .p = {1, 1, 1, 1, 1, 1, 2, 0, 1}),
     CASE("conv empty batch", .build = build_conv2d, .inputs = {N(0, 5, 5, 2), N(3, 3, 3, 2), N(3)},
          .p = {1, 1, 1, 1, 1, 1, 1, 1}, .no_tail = true),
     CASE("max pool 2x2", .build = build_pool, .inputs = {D(2, 6, 4, 3)}, .p = {2, 2, 0, 0, 0, 0},

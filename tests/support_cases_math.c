@@ -15,7 +15,7 @@ static mn_tensor *build_matmul(mn_context *ctx, mn_tensor **in, const op_case *c
 static mn_tensor *build_linear(mn_context *ctx, mn_tensor **in, const op_case *c)
 {
     (void)ctx;
-    return mn_linear(in[0], in[1], c->p[0] ? in[2] : NULL);
+    return (c->p[1] ? mn_linear_relu : mn_linear)(in[0], in[1], c->p[0] ? in[2] : NULL);
 }
 
 static mn_tensor *build_compare(mn_context *ctx, mn_tensor **in, const op_case *c)
@@ -156,6 +156,8 @@ const op_case mn_cases_math[] = {
     CASE("linear 1->1", .build = build_linear, .inputs = {N(1, 1), N(1, 1), N(1)}, .p = {1}),
     CASE("linear no bias", .build = build_linear, .inputs = {N(3, 17), N(10, 17)}),
     CASE("linear 3d", .build = build_linear, .inputs = {N(2, 3, 5), N(4, 5), N(4)}, .p = {1}),
+    CASE("linear relu", .build = build_linear, .inputs = {N(5, 7), N(11, 7), N(11)}, .p = {1, 1}),
+    CASE("linear relu 3d", .build = build_linear, .inputs = {N(2, 3, 5), N(4, 5)}, .p = {0, 1}),
     CASE("linear empty", .build = build_linear, .inputs = {N(0, 3), N(2, 3), N(2)}, .p = {1},
          .no_tail = true),
     {0},

@@ -387,7 +387,7 @@ START_TEST(range_of_a_run)
     mn_range_result *r = mn_range(&options, &error);
     ck_assert_msg(r != NULL, "%s", error.message);
     ck_assert(r->steps == 5 && r->fits[0] && r->fits[1]);
-    const mn_range_row *conv = range_at(r, "conv2", "conv2d", MN_FORWARD);
+    const mn_range_row *conv = range_at(r, "conv2", "conv2d_relu", MN_FORWARD);
     ck_assert(!conv->exempt && conv->row->calls == 5 && conv->fit[0].factor < 1);
     ck_assert(range_at(r, "", "cross_entropy", MN_FORWARD)->exempt);
     ck_assert(range_at(r, "conv2", "assign", MN_BACKWARD)->exempt);

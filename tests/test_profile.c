@@ -147,7 +147,7 @@ START_TEST(test_bench)
     ck_assert_double_eq_tol(gflop, result.gflop_per_step - images, 1e-12);
     ck_assert(seconds > 0 && seconds < result.seconds);
     ck_assert_double_ge(result.seconds, 3e-3 * result.step_ms_min);
-    ck_assert_int_eq(find(result.profile, "conv2d", MN_FORWARD).calls, 6);
+    ck_assert_int_eq(find(result.profile, "conv2d_relu", MN_FORWARD).calls, 6);
     mn_profile_free(result.profile);
     options.model = "none";
     ck_assert_int_ne(mn_bench(&options, &result, NULL), MN_OK);

@@ -175,8 +175,8 @@ static void store(const mn_conv_gather *g, const block *b)
     const int64_t across = g->phases[1];
     const bool rows = g->bulk && h->out_step == across;
     if (rows && across == 1 && v->out_step == 1) {
-        mn_row_store(g->call, y, (b->image * y->shape[1] * y->shape[2] + b->first) * results,
-                     b->count * results, b->c);
+        mn_row_finish(g->call, (b->image * y->shape[1] * y->shape[2] + b->first) * results,
+                      b->count * results, b->c);
         return;
     }
     int64_t n; /* points that are stored together */
@@ -188,9 +188,9 @@ static void store(const mn_conv_gather *g, const block *b)
         const int64_t pixels = mn_min(n * across, y->shape[2] - q), step = rows ? pixels : 1;
         for (int64_t r = 0; r < mn_min(g->phases[0], y->shape[1] - p); r++)
             for (int64_t j = 0; j < pixels; j += step)
-                mn_row_store(g->call, y,
-                             ((image * y->shape[1] + p + r) * y->shape[2] + q + j) * results,
-                             step * results, b->c + ((r * g->block + i) * across + j) * g->ldc);
+                mn_row_finish(g->call,
+                              ((image * y->shape[1] + p + r) * y->shape[2] + q + j) * results,
+                              step * results, b->c + ((r * g->block + i) * across + j) * g->ldc);
     }
 }
 

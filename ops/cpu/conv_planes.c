@@ -228,11 +228,11 @@ static void store(const mn_conv_gather *g, const block *b)
         float *dst = h->out_step == 1 ? mn_row_place(y, at, b->row) : b->row;
         transpose(p, g->columns, h->points, c, p->ld, dst, g->columns);
         if (h->out_step == 1)
-            mn_row_store(g->call, y, at, h->points * g->columns, dst);
+            mn_row_finish(g->call, at, h->points * g->columns, dst);
         else
             for (int64_t q = 0; q < h->points; q++)
-                mn_row_store(g->call, y, at + q * h->out_step * g->columns, g->columns,
-                             dst + q * g->columns);
+                mn_row_finish(g->call, at + q * h->out_step * g->columns, g->columns,
+                              dst + q * g->columns);
     }
 }
 

@@ -164,11 +164,10 @@ static void multiply_task(void *arg, int64_t index, int slot)
         multiply(g, &b, k, depth);
         k += depth;
     } while (k < g->k);
-    const mn_view *y = &g->call->out[0];
     const int64_t column = b.panel * width, n = mn_min(b.panels * width, g->n - column);
     for (int64_t i = 0; i < b.rows; i++) {
         const int64_t to = (b.batch * g->m + b.row + i) * g->n + column;
-        mn_row_store(g->call, y, to, n, b.c + i * g->block_panels * width);
+        mn_row_finish(g->call, to, n, b.c + i * g->block_panels * width);
     }
 }
 

@@ -1,6 +1,8 @@
 /* Rows as f32, work in chunks, and walks over broadcast operands. */
 #include "ops/cpu/run.h"
 
+#include <math.h>
+
 const mn_bodies *mn_bodies_of(const mn_call *call)
 {
 #if defined(MINIM_AVX2)
@@ -54,6 +56,15 @@ void mn_row_store(const mn_call *call, const mn_view *view, int64_t start, int64
         if (call->stores && mn_is_16_bit(view->dtype))
             mn_count_stores(call->stores, n, row, to);
     }
+}
+
+void mn_row_finish(const mn_call *call, int64_t start, int64_t n, float *row)
+{
+    static const float limits[2] = {0, INFINITY};
+    /* The shift makes 0 of -0, as ReLU does. */
+    if (call->op == &mn_ops[MN_OP_conv2d_relu] || call->op == &mn_ops[MN_OP_linear_relu])
+        mn_bodies_of(call)->adjust((size_t)n, limits, 1, 0, row);
+    mn_row_store(call, &call->out[0], start, n, row);
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------- */

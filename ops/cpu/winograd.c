@@ -254,16 +254,15 @@ static void multiply(const mn_conv_gather *g, const block *b)
 }
 
 /* Narrows a row of pixels to its place. */
-static void store_row(const mn_conv_gather *g, const block *b, int64_t at, const float *row)
+static void store_row(const mn_conv_gather *g, const block *b, int64_t at, float *row)
 {
     const int64_t pixels = g->strips.x.points, n = b->columns;
-    const mn_view *y = &g->call->out[0];
     const int64_t first = b->panel * g->kernels->columns;
     if (n == g->columns)
-        mn_row_store(g->call, y, at * n, pixels * n, row);
+        mn_row_finish(g->call, at * n, pixels * n, row);
     else
         for (int64_t q = 0; q < pixels; q++)
-            mn_row_store(g->call, y, (at + q) * g->columns + first, n, row + q * n);
+            mn_row_finish(g->call, (at + q) * g->columns + first, n, row + q * n);
 }
 
 /* Results of the block's products, line by line; false: one is not finite. */

@@ -62,6 +62,12 @@ void mn_ref_conv2d(const mn_call *call, double *const in[], double *const out[])
     visit_all(call, &call->in[0], &call->in[1], y, add_to_y, in, out[0]);
 }
 
+void mn_ref_conv2d_relu(const mn_call *call, double *const in[], double *const out[])
+{
+    mn_ref_conv2d(call, in, out);
+    mn_ref_finish_relu(call, NULL, out[0]);
+}
+
 /* dx[n,h,w,c] = sum over the terms that hold x[n,h,w,c] of g[n,p,q,k] w[k,r,s,c'] */
 void mn_ref_conv2d_backward_input(const mn_call *call, double *const in[], double *const out[])
 {

@@ -46,3 +46,9 @@ void mn_ref_linear(const mn_call *call, double *const in[], double *const out[])
         out[0][j] = sum;
     }
 }
+
+void mn_ref_linear_relu(const mn_call *call, double *const in[], double *const out[])
+{
+    mn_ref_linear(call, in, out);
+    mn_ref_finish_relu(call, NULL, out[0]);
+}

@@ -122,8 +122,7 @@ static double rounded(mn_dtype dtype, double value)
     return value;
 }
 
-/* y = max(y + residual, 0), residual 0 if there is none; NaN stays. */
-static void finish_relu(const mn_call *call, const double *residual, double *y)
+void mn_ref_finish_relu(const mn_call *call, const double *residual, double *y)
 {
     const mn_dtype dtype = call->out[0].dtype;
     for (int64_t i = 0; i < call->out[0].numel; i++) {
@@ -135,13 +134,13 @@ static void finish_relu(const mn_call *call, const double *residual, double *y)
 void mn_ref_batch_norm_relu(const mn_call *call, double *const in[], double *const out[])
 {
     mn_ref_batch_norm(call, in, out);
-    finish_relu(call, mn_has_input(call, 6) ? in[6] : NULL, out[0]);
+    mn_ref_finish_relu(call, mn_has_input(call, 6) ? in[6] : NULL, out[0]);
 }
 
 void mn_ref_batch_norm_inference_relu(const mn_call *call, double *const in[], double *const out[])
 {
     mn_ref_batch_norm_inference(call, in, out);
-    finish_relu(call, mn_has_input(call, 5) ? in[5] : NULL, out[0]);
+    mn_ref_finish_relu(call, mn_has_input(call, 5) ? in[5] : NULL, out[0]);
 }
 
 /* dresidual = y <= 0 ? 0 : g; the rest is batch_norm's with it for g

@@ -20,6 +20,9 @@ static inline int64_t mn_ref_line_argmax(const double *x, int64_t n, int64_t ste
     return best;
 }
 
+/* y = max(y + residual, 0), residual 0 if there is none; NaN stays. */
+void mn_ref_finish_relu(const mn_call *call, const double *residual, double *y);
+
 /* log(sum_i exp(x_i)) over n elements, `step` apart. Subtracting the largest element first keeps
  * exp from overflowing and changes nothing else. */
 static inline double mn_ref_log_sum_exp(const double *x, int64_t n, int64_t step)
