@@ -124,7 +124,7 @@ START_TEST(a_planted_overflow_is_named)
     const char *line = event_at("overflow", 0);
     ck_assert_ptr_nonnull(line);
     mn_json_check(line, "step", "3");
-    mn_json_check(line, "op", "\"conv2d\"");
+    mn_json_check(line, "op", "\"conv2d_relu\"");
     mn_json_check(line, "layer", "\"conv2\"");
     mn_json_check(line, "direction", "\"forward\"");
     mn_json_check(line, "cause", "\"forward\"");

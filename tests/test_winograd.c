@@ -15,7 +15,7 @@ typedef struct shape {
 } shape;
 
 /* F(4x4), whole tiles and not, all paddings; one with so many filters that threads share the
- * image's transforms; F(2x2); narrow panels of many channels, in two groups. */
+ * image's transforms, and sums are cut; F(2x2); narrow panels of many channels, in two groups. */
 static const shape served[] = {
     {17, 16, 16, 32, 16, 1}, {7, 13, 11, 32, 48, 1}, {3, 19, 18, 32, 32, 2},
     {260, 4, 4, 32, 80, 1},  {1, 34, 33, 32, 64, 1}, {17, 7, 7, 112, 32, 1},

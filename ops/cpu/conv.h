@@ -26,6 +26,8 @@ int64_t mn_conv_extent(const mn_conv_axis *axis, int64_t points);
 typedef struct mn_conv_strips {
     mn_matrix image; /* a row is a row of pixels */
     int64_t images, channels, group_channels;
+    int64_t channel,
+        pixel; /* a copy's first channel; floats of a pixel, 0: channels, all of them */
     mn_conv_axis y, x;
     bool direct;           /* f32 without padding: no copy */
     int64_t rows, count;   /* rows of points per strip, strips per image */
@@ -148,7 +150,8 @@ typedef struct mn_conv_weight {
 
     mn_conv_planes planes;
     mn_winograd winograd;
-    int64_t point_step, gradient_step; /* floats of a block's points of one kind */
+    int64_t point_step, gradient_step;     /* floats of a block's points of one kind */
+    int64_t channel_block, channel_blocks; /* channels of a task, how many parts there are */
     size_t offsets_at, flags_at, privates_at;
     size_t points_at, gradients_at, sums_at, line_at, private_bytes; /* per thread */
 } mn_conv_weight;

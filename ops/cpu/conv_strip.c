@@ -116,7 +116,11 @@ static void load_row(const mn_conv_strips *s, int64_t row, bool inside, float *d
     }
     const int64_t left = (begin - first) * s->channels, n = (end - begin) * s->channels;
     memset(dst, 0, (size_t)left * sizeof *dst);
-    mn_matrix_copy(&s->image, row, begin * s->channels, n, dst + left);
+    if (s->pixel == 0)
+        mn_matrix_copy(&s->image, row, begin * s->channels, n, dst + left);
+    for (int64_t i = 0; s->pixel > 0 && i < end - begin; i++)
+        mn_matrix_copy(&s->image, row, (begin + i) * s->pixel + s->channel, s->channels,
+                       dst + left + i * s->channels);
     memset(dst + left + n, 0, (size_t)(floats - left - n) * sizeof *dst);
 }
 

@@ -11,8 +11,6 @@
 #define LEAVES_FLOATS (INT64_C(5) << 19)
 /* Pixels that are summed at once. */
 #define BLOCK_PIXELS 160
-/* Filter elements that are narrowed at once. */
-#define REDUCE_CHUNK 64
 
 static const float zeros[MN_TILE_MAX_COLUMNS];
 
@@ -182,21 +180,25 @@ static void leaf_task(void *arg, int64_t index, int slot)
 
 /* ---- sum of the leaves ----------------------------------------------------------------------- */
 
-/* Adds n rows of the leaves' panels and turns them: out[column][row]. */
-static void add_leaves(const weight_grad *w, int64_t group, int64_t panel, int64_t row, int64_t n,
-                       float out[MN_TILE_MAX_COLUMNS][REDUCE_CHUNK])
+/* Adds a panel's `width` rows from `row` on, those that there are, over the leaves and turns them:
+ * out[column * width + row]. */
+static void add_leaves(const weight_grad *w, int64_t group, int64_t panel, int64_t row, float *out)
 {
-    const int64_t width = w->kernels->columns;
-    float sum[REDUCE_CHUNK * MN_TILE_MAX_COLUMNS];
-    memset(sum, 0, (size_t)(n * width) * sizeof *sum);
-    for (int64_t leaf = 0; leaf < w->leaves; leaf++) {
-        const float *src = mn_conv_partial(w, leaf, group, panel) + row * width;
-        for (int64_t i = 0; i < n * width; i++)
-            sum[i] += src[i];
+    const int64_t width = w->kernels->columns, n = mn_min(width, w->rows - row);
+    const mn_bodies *bodies = mn_bodies_of(w->call);
+    float sum[MN_TILE_MAX_COLUMNS * MN_TILE_MAX_COLUMNS];
+    const float *rows[MN_TILE_MAX_COLUMNS];
+    const float *src = mn_conv_partial(w, 0, group, panel) + row * width;
+    if (w->leaves > 1) {
+        memcpy(sum, src, (size_t)(n * width) * sizeof *sum);
+        for (int64_t leaf = 1; leaf < w->leaves; leaf++)
+            bodies->accumulate((size_t)(n * width), sum,
+                               mn_conv_partial(w, leaf, group, panel) + row * width);
+        src = sum;
     }
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < width; j++)
-            out[j][i] = sum[i * width + j];
+    for (int64_t i = 0; i < width; i++)
+        rows[i] = src + mn_min(i, n - 1) * width;
+    w->kernels->transpose(rows, width, out);
 }
 
 static void reduce_task(void *arg, int64_t index, int slot)
@@ -207,12 +209,15 @@ static void reduce_task(void *arg, int64_t index, int slot)
     const int64_t width = w->kernels->columns, group = index / w->panels, panel = index % w->panels;
     const int64_t columns = mn_min(width, w->columns - panel * width);
     const int64_t first = group * w->columns + panel * width;
-    float out[MN_TILE_MAX_COLUMNS][REDUCE_CHUNK];
-    for (int64_t row = 0; row < w->depth; row += REDUCE_CHUNK) {
-        int64_t n = mn_min(REDUCE_CHUNK, w->depth - row);
-        add_leaves(w, group, panel, row, n, out);
+    float out[MN_TILE_MAX_COLUMNS * MN_TILE_MAX_COLUMNS];
+    if (w->leaves == 0)
+        memset(out, 0, sizeof out);
+    for (int64_t row = 0; row < w->depth; row += width) {
+        if (w->leaves > 0)
+            add_leaves(w, group, panel, row, out);
         for (int64_t j = 0; j < columns; j++)
-            mn_row_store(w->call, dw, (first + j) * w->depth + row, n, out[j]);
+            mn_row_store(w->call, dw, (first + j) * w->depth + row, mn_min(width, w->depth - row),
+                         out + j * width);
     }
 }
 

@@ -11,11 +11,27 @@
 #define TASKS     8
 #define LEAVES(m) ((m) == 2 ? 2 : 4)
 #define F4_TILES  256
+/* A task with more floats of sums, which no cache would keep from block to block, is cut into parts
+ * of about so many. */
+#define SUM_FLOATS      (INT64_C(5) << 17)
+#define SUM_PART_FLOATS (INT64_C(5) << 16)
 
 /* Rows of the products' sums, rounded up to whole tiles. */
 static int64_t sum_rows(const mn_conv_weight *w)
 {
-    return mn_ceil_div(w->strips.channels, w->kernels->rows) * w->kernels->rows;
+    return mn_ceil_div(w->channel_block, w->kernels->rows) * w->kernels->rows;
+}
+
+/* Cuts channels, of which there are a multiple of CHANNELS, into parts of a task. */
+static void cut_channels(mn_conv_weight *w)
+{
+    enum { CHANNELS = 16 };
+    const int64_t n2 = w->winograd.n * w->winograd.n, channels = w->strips.channels;
+    const int64_t columns = w->task_panels * w->kernels->columns;
+    const int64_t floats = n2 * channels * columns;
+    const int64_t parts = floats > SUM_FLOATS ? mn_ceil_div(floats, SUM_PART_FLOATS) : 1;
+    w->channel_block = mn_ceil_div(channels, parts * CHANNELS) * CHANNELS;
+    w->channel_blocks = mn_ceil_div(channels, w->channel_block);
 }
 
 void mn_winograd_weight_choose(mn_conv_weight *w)
@@ -29,7 +45,8 @@ mn_status mn_winograd_weight_plan(mn_conv_weight *w)
     if (v->m == 0)
         return MN_OK;
     const int64_t width = w->kernels->columns, panels = w->task_panels, n2 = v->n * v->n;
-    const int64_t channels = w->strips.channels;
+    cut_channels(w);
+    const int64_t channels = w->channel_block;
     w->point_step = v->tiles * channels + 16;
     w->gradient_step = v->tiles * panels * width + 16;
     mn_arena scratch = {0, true};
@@ -39,10 +56,10 @@ mn_status mn_winograd_weight_plan(mn_conv_weight *w)
     w->points_at = mn_arena_take(&scratch, sizeof(float), n2, w->point_step, 1);
     w->gradients_at = mn_arena_take(&scratch, sizeof(float), n2, w->gradient_step, 1);
     w->sums_at = mn_arena_take(&scratch, sizeof(float) * (size_t)width, n2, panels, sum_rows(w));
+    w->offsets_at = mn_arena_take(&scratch, sizeof(ptrdiff_t), v->tiles, 1, 1);
     w->private_bytes = scratch.bytes;
     mn_arena arena = {w->scratch_at, scratch.ok};
-    w->offsets_at = mn_arena_take(&arena, sizeof(ptrdiff_t), v->tiles, 1, 1);
-    w->flags_at = mn_arena_take(&arena, 1, w->leaves, w->panel_blocks, 1);
+    w->flags_at = mn_arena_take(&arena, 1, w->leaves, w->panel_blocks, w->channel_blocks);
     w->privates_at = mn_arena_take(&arena, scratch.bytes, mn_call_threads(w->call), 1, 1);
     w->workspace_bytes = arena.bytes > w->workspace_bytes ? arena.bytes : w->workspace_bytes;
     return arena.ok ? MN_OK : MN_ERR_MEMORY;
@@ -52,7 +69,9 @@ mn_status mn_winograd_weight_plan(mn_conv_weight *w)
 typedef struct block {
     int64_t line, lines, tiles;
     int64_t panel, panels;
-    bool first; /* of its leaf */
+    mn_winograd winograd; /* of the task's channels */
+    bool first;           /* of its leaf */
+    ptrdiff_t *offsets;   /* of tiles' points */
     float *image, *line_of_g, *points, *gradients, *sums;
 } block;
 
@@ -96,9 +115,9 @@ static void multiply(const mn_conv_weight *w, const block *b)
     static const float zeros[MN_TILE_MAX_COLUMNS];
     const mn_winograd *v = &w->winograd;
     const int64_t rows = w->kernels->rows, width = w->kernels->columns;
-    const int64_t channels = w->strips.channels;
+    const int64_t channels = b->winograd.strips.channels;
     mn_tile tile = {.depth = b->tiles,
-                    .offsets = mn_workspace(w->call, w->offsets_at),
+                    .offsets = b->offsets,
                     .start = zeros,
                     .ldc = width,
                     .accumulate = !b->first};
@@ -119,46 +138,65 @@ static void multiply(const mn_conv_weight *w, const block *b)
 /* Sums [xi][panel][channel][column] become filters in the leaf's sums; false: not finite. */
 static bool finish(const mn_conv_weight *w, const block *b, int64_t leaf)
 {
-    const int64_t n = w->winograd.n, panel_floats = sum_rows(w) * w->kernels->columns;
-    const int64_t step = b->panels * panel_floats;
-    const int64_t floats = w->strips.channels * w->kernels->columns;
-    const mn_winograd_tiles tiles = {.n = floats,
+    const mn_conv_strips *s = &b->winograd.strips;
+    const int64_t n = w->winograd.n, width = w->kernels->columns,
+                  panel_floats = sum_rows(w) * width;
+    const int64_t step = b->panels * panel_floats, tap = w->strips.channels * width;
+    const mn_winograd_tiles tiles = {.n = s->channels * width,
                                      .count = 1,
                                      .in_row = n * step,
                                      .in_step = step,
-                                     .out_row = 3 * floats,
-                                     .out_step = floats};
+                                     .out_row = 3 * tap,
+                                     .out_step = tap};
     bool finite = true;
     for (int64_t panel = 0; panel < b->panels; panel++) {
-        float *partial = mn_conv_partial(w, leaf, 0, b->panel + panel);
+        float *partial = mn_conv_partial(w, leaf, 0, b->panel + panel) + s->channel * width;
         mn_winograd_bodies_of(w->call)->filter_gradient[w->winograd.m == 4](
             &tiles, b->sums + panel * panel_floats, partial);
-        finite = mn_bodies_of(w->call)->finite((size_t)(9 * floats), partial) && finite;
+        for (int64_t t = 0; t < 9; t++)
+            finite = mn_bodies_of(w->call)->finite((size_t)tiles.n, partial + t * tap) && finite;
     }
     return finite;
+}
+
+static block block_of(const mn_conv_weight *w, int64_t index, int slot)
+{
+    char *private = mn_workspace(w->call, w->privates_at + (size_t)slot * w->private_bytes);
+    block b = {.panel = index / w->channel_blocks % w->panel_blocks * w->task_panels,
+               .winograd = w->winograd,
+               .offsets = (ptrdiff_t *)(void *)(private + w->offsets_at),
+               .image = (float *)(void *)private,
+               .line_of_g = (float *)(void *)(private + w->line_at),
+               .points = (float *)(void *)(private + w->points_at),
+               .gradients = (float *)(void *)(private + w->gradients_at),
+               .sums = (float *)(void *)(private + w->sums_at)};
+    mn_conv_strips *s = &b.winograd.strips;
+    b.panels = mn_min(w->task_panels, w->panels - b.panel);
+    if (w->channel_blocks > 1) {
+        s->pixel = s->channels;
+        s->channel = index % w->channel_blocks * w->channel_block;
+        s->channels = mn_min(w->channel_block, s->pixel - s->channel);
+    }
+    for (int64_t t = 0; t < w->winograd.tiles; t++)
+        b.offsets[t] = (ptrdiff_t)(t * s->channels);
+    return b;
 }
 
 static void leaf_task(void *arg, int64_t index, int slot)
 {
     const mn_conv_weight *w = arg;
     const mn_winograd *v = &w->winograd;
-    const int64_t leaf = index / w->panel_blocks, across = v->across;
+    const int64_t leaf = index / (w->panel_blocks * w->channel_blocks), across = v->across;
     const int64_t end = v->lines * (leaf + 1) / w->leaves, begin = v->lines * leaf / w->leaves;
-    char *private = mn_workspace(w->call, w->privates_at + (size_t)slot * w->private_bytes);
-    block b = {.panel = index % w->panel_blocks * w->task_panels,
-               .image = (float *)(void *)private,
-               .line_of_g = (float *)(void *)(private + w->line_at),
-               .points = (float *)(void *)(private + w->points_at),
-               .gradients = (float *)(void *)(private + w->gradients_at),
-               .sums = (float *)(void *)(private + w->sums_at)};
-    b.panels = mn_min(w->task_panels, w->panels - b.panel);
+    block b = block_of(w, index, slot);
+    const int64_t channels = b.winograd.strips.channels;
     for (b.line = begin; b.line < end; b.line += b.lines) {
         b.lines = mn_min(v->block, end - b.line);
         b.tiles = b.lines * across;
         b.first = b.line == begin;
         for (int64_t i = 0; i < b.lines; i++) {
-            mn_winograd_image(w->call, v, b.line + i, b.image,
-                              b.points + i * across * w->strips.channels, w->point_step);
+            mn_winograd_image(w->call, &b.winograd, b.line + i, b.image,
+                              b.points + i * across * channels, w->point_step);
             load_gradients(w, &b, b.line + i);
             transform_gradients(w, &b, i * across);
         }
@@ -170,13 +208,10 @@ static void leaf_task(void *arg, int64_t index, int slot)
 bool mn_winograd_weight_run(mn_conv_weight *w)
 {
     const int64_t leaves = w->leaves;
-    ptrdiff_t *offsets = mn_workspace(w->call, w->offsets_at);
-    for (int64_t t = 0; t < w->winograd.tiles; t++)
-        offsets[t] = (ptrdiff_t)(t * w->strips.channels);
     w->leaves =
         mn_min(mn_min(leaves, mn_max(mn_ceil_div(TASKS, w->panel_blocks), LEAVES(w->winograd.m))),
                w->winograd.lines);
-    const int64_t tasks = w->leaves * w->panel_blocks;
+    const int64_t tasks = w->leaves * w->panel_blocks * w->channel_blocks;
     mn_call_parallel(w->call, tasks, leaf_task, w);
     if (!memchr(mn_workspace(w->call, w->flags_at), 0, (size_t)tasks))
         return true;
