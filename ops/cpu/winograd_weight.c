@@ -121,11 +121,12 @@ static void multiply(const mn_conv_weight *w, const block *b)
                     .start = zeros,
                     .ldc = width,
                     .accumulate = !b->first};
-    tile.c = b->sums;
+    const int64_t panel_floats = sum_rows(w) * width;
     for (int64_t xi = 0; xi < v->n * v->n; xi++) {
         const float *points = b->points + xi * w->point_step;
         for (int64_t panel = 0; panel < b->panels; panel++) {
             tile.b = b->gradients + xi * w->gradient_step + panel * v->tiles * width;
+            tile.c = b->sums + (xi * b->panels + panel) * panel_floats;
             for (int64_t c = 0; c < channels; c += rows, tile.c += rows * width) {
                 for (int64_t i = 0; i < rows; i++)
                     tile.a[i] = points + mn_min(c + i, channels - 1);
