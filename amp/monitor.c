@@ -68,8 +68,6 @@ static mn_place *add_place(mn_monitor *monitor, const mn_place_key *key, const m
     place->key.parameter = place->texts[1] = mn_host_strdup(context, key->parameter);
     for (int i = 0; i < count; i++)
         place->texts[2 + i] = mn_host_strdup(context, mn_tensor_name(sources[i]));
-    if (call->gradient_of)
-        place->gradient = call->inputs[0]->storage->serial;
     if (mn_ok(context))
         place->counts = make_counts(context, MN_INSPECT_SIZE);
     if (!mn_ok(context)) {
@@ -170,7 +168,10 @@ static mn_place *place_of(mn_monitor *monitor, const mn_observed *call, int part
                               .numel = is_step(call->op) ? call->inputs[0]->numel : 0,
                               .layer = call->layer,
                               .parameter = parameter_of(monitor, call, buffer)};
-    return find_place(monitor, &key, call);
+    mn_place *place = find_place(monitor, &key, call);
+    if (place && call->gradient_of)
+        place->gradient = call->inputs[0]->storage->serial; /* another one in each step */
+    return place;
 }
 
 /* ---- looking on ------------------------------------------------------------------------------ */

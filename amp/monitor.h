@@ -23,7 +23,7 @@ struct mn_place {
     int64_t number;
     mn_place_key key;                 /* its texts are the first two below */
     char *texts[2 + MN_PLACE_INPUTS]; /* layer, parameter, names of floating inputs */
-    uint64_t gradient; /* serial of the storage that a parameter's gradient is summed in */
+    uint64_t gradient; /* serial of the storage that a parameter's gradient was last summed in */
     mn_tensor *counts; /* i64 [MN_INSPECT_SIZE] */
     mn_tensor *copy;   /* of the parameter, for the time of a step */
     int64_t host[MN_INSPECT_SIZE]; /* counts, as collected */

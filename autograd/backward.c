@@ -186,12 +186,13 @@ static bool same_kind(const mn_view *view, const mn_tensor *tensor)
            memcmp(view->shape, tensor->shape, (size_t)view->ndim * sizeof view->shape[0]) == 0;
 }
 
-/* Adds gradient to a sum, in the tensor's own dtype: in place if nobody else has the sum. */
+/* Adds gradient to a sum, in the tensor's own dtype: in place if nobody else has the sum. Not for
+ * the shadow check: it keeps the results of one run, and compares with the same ops of another. */
 static mn_status add_gradient(mn_context *context, mn_tensor **sum, mn_tensor *gradient)
 {
     static const mn_blend_attributes both = {1, 1};
     mn_tensor *inputs[2] = {*sum, gradient};
-    if (*sum && !context->create_graph && (*sum)->references == 1 &&
+    if (*sum && !context->create_graph && !context->keeps_gradients && (*sum)->references == 1 &&
         (*sum)->storage->references == 1) {
         mn_dispatch1(context, MN_OP_blend, inputs, 2, &both);
         return context->error.status;

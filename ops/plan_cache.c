@@ -1,5 +1,5 @@
-/* ops/plan_cache.c: what kernels chose for calls seen before: a hash table in the context, with one
- * place per hash. */
+/* ops/plan_cache.c: what kernels chose for calls seen before: a hash table in the context, with a
+ * few places per hash, so that a model's calls do not push each other out in every step. */
 #include "ops/internal.h"
 
 #include <string.h>
@@ -7,7 +7,8 @@
 /* Op, then per view a word of its kind and its extents, then the attributes. */
 enum {
     VIEWS = MN_MAX_INPUTS + MN_MAX_OUTPUTS,
-    KEY_WORDS = 1 + VIEWS * (1 + MN_MAX_DIMS) + MN_MAX_ATTRIBUTES / (int)sizeof(uint64_t)
+    KEY_WORDS = 1 + VIEWS * (1 + MN_MAX_DIMS) + MN_MAX_ATTRIBUTES / (int)sizeof(uint64_t),
+    PLACES = 8
 };
 
 struct mn_plan_entry {
@@ -72,6 +73,23 @@ static uint64_t hash_words(const uint64_t *words, size_t count)
     return hash;
 }
 
+static bool is_of(const mn_plan_entry *entry, const uint64_t *key, size_t count)
+{
+    return entry && entry->count == count && memcmp(entry->key, key, count * sizeof *key) == 0;
+}
+
+/* Where the key's entry is or may be put. */
+static mn_plan_entry **place_of(mn_ops_state *state, const uint64_t *key, size_t count)
+{
+    const uint64_t hash = hash_words(key, count);
+    for (uint64_t i = 0; i < PLACES; i++) {
+        mn_plan_entry **place = &state->plans[(hash + i) % MN_PLAN_LIMIT];
+        if (!*place || is_of(*place, key, count))
+            return place;
+    }
+    return &state->plans[hash % MN_PLAN_LIMIT];
+}
+
 /* Asks the kernel; NULL records an error. */
 static mn_plan_entry *make_entry(mn_context *context, const mn_kernel *kernel, const mn_call *call,
                                  const uint64_t *key, size_t count)
@@ -101,8 +119,8 @@ mn_status mn_plan_find(mn_context *context, const mn_kernel *kernel, mn_call *ca
     if (!state)
         return mn_error_status(context);
     const size_t count = make_key(call, key);
-    mn_plan_entry **place = &state->plans[hash_words(key, count) % MN_PLAN_LIMIT], *entry = *place;
-    if (entry && entry->count == count && memcmp(entry->key, key, count * sizeof *key) == 0) {
+    mn_plan_entry **place = place_of(state, key, count), *entry = *place;
+    if (is_of(entry, key, count)) {
         state->hits++;
     } else {
         entry = make_entry(context, kernel, call, key, count);

@@ -87,6 +87,24 @@ START_TEST(plan_cache)
 }
 END_TEST
 
+/* What a step plans, the next one finds. */
+START_TEST(plans_stay)
+{
+    mn_context *ctx = mn_test_reference();
+    prepared = 0;
+    for (int64_t i = 0; i < 3 * 300; i++) {
+        const int64_t attribute = i % 300;
+        mn_scope scope = mn_scope_begin(ctx);
+        mn_tensor *x = mn_test_vector(ctx, MN_F32, 20, 0), *outputs[MN_MAX_OUTPUTS];
+        mn_dispatch(ctx, &bump, &x, 1, &attribute, false, outputs);
+        mn_scope_end(ctx, scope);
+    }
+    mn_test_expect_ok(ctx);
+    ck_assert_int_eq(prepared, 300);
+    mn_context_free(ctx);
+}
+END_TEST
+
 START_TEST(widening)
 {
     static const mn_dtype dtypes[] = {MN_F16, MN_BF16};
@@ -302,6 +320,7 @@ static Suite *suite(void)
     Suite *s = suite_create("dispatch");
     TCase *tc = tcase_create("dispatch");
     tcase_add_test(tc, plan_cache);
+    tcase_add_test(tc, plans_stay);
     tcase_add_test(tc, widening);
     tcase_add_test(tc, versions);
     tcase_add_test(tc, copies_into_a_graph_are_refused);

@@ -250,6 +250,31 @@ START_TEST(steps_and_collects)
 }
 END_TEST
 
+/* Unscaling is told by its parameter in every step: zero_grad has given the buffer back. */
+START_TEST(gradients_are_known_in_each_step)
+{
+    mn_context *ctx = mn_check_context(mn_check_devices[_i]);
+    net n;
+    int count, parameters, unscaled = 0;
+    net_open(&n, ctx, 1024);
+    for (int step = 0; step < 4; step++)
+        net_step(&n, step, 0.5F);
+    ck_assert_int_eq(mn_monitor_collect(n.monitor), MN_OK);
+    mn_module_parameters(n.model, &parameters);
+    const mn_monitor_row *rows = mn_monitor_rows(n.monitor, &count);
+    for (int i = 0; i < count; i++) {
+        if (strcmp(rows[i].op, "grad_unscale") != 0)
+            continue;
+        unscaled++;
+        ck_assert_str_ne(rows[i].parameter, "");
+        ck_assert_int_eq(rows[i].calls, 4);
+    }
+    ck_assert_int_eq(unscaled, parameters);
+    net_close(&n);
+    mn_check_done(ctx);
+}
+END_TEST
+
 /* Training is the same with a monitor and without. */
 START_TEST(a_monitor_changes_nothing)
 {
@@ -449,6 +474,7 @@ int main(void)
     tcase_add_loop_test(tcase, the_first_op_that_is_not_finite_is_named, 0, 2 * FAULTS);
     tcase_add_loop_test(tcase, other_causes, 0, 2);
     tcase_add_loop_test(tcase, steps_and_collects, 0, 2);
+    tcase_add_loop_test(tcase, gradients_are_known_in_each_step, 0, 2);
     tcase_add_loop_test(tcase, a_monitor_changes_nothing, 0, 2);
     tcase_add_test(tcase, what_is_written_may_be_absent);
     tcase_add_test(tcase, one_monitor_a_context);

@@ -53,6 +53,28 @@ START_TEST(models)
 }
 END_TEST
 
+/* Where gradients meet, both runs add them by the same ops. */
+START_TEST(sums_of_gradients)
+{
+    mn_shadow_model_options o = mn_shadow_model_options_default();
+    mn_error error;
+    o.model = "resnet8";
+    o.data = "synthetic:8x8x3:10:8";
+    o.batch = 4;
+    o.context.threads = 1;
+    o.check.dtype = MN_F16;
+    mn_shadow_report *r = mn_shadow_model(&o, &error);
+    ck_assert_msg(r != NULL, "%s", error.message);
+    ck_assert_int_eq(r->unmatched, 0);
+    int sums = 0;
+    for (int64_t i = 0; i < r->row_count; i++)
+        sums += r->rows[i].direction == MN_BACKWARD && strcmp(r->rows[i].op, "add") == 0 &&
+                r->rows[i].dtype == MN_F16;
+    ck_assert_int_eq(sums, 3);
+    mn_shadow_report_free(r);
+}
+END_TEST
+
 /* The check of a checkpoint takes model, data and rules from it, unless others are given. */
 START_TEST(checkpoint)
 {
@@ -91,6 +113,7 @@ int main(void)
     TCase *tc = tcase_create("shadow model");
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, models);
+    tcase_add_test(tc, sums_of_gradients);
     tcase_add_test(tc, checkpoint);
     suite_add_tcase(suite, tc);
     return mn_test_run(suite, CK_FORK_GETENV);
