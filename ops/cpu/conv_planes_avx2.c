@@ -2,6 +2,7 @@
 #define MN_PLANES mn_planes_avx2
 #define TRANSPOSE mn_planes_transpose_avx2
 #include "ops/cpu/conv_planes_tile.h"
+#include "ops/cpu/transpose_avx2.h"
 
 /* n lanes of eight. */
 static inline __m256i mask_of(int64_t n)
@@ -15,23 +16,10 @@ static void transpose8(int64_t rows, int64_t columns, const float *src, int64_t 
                        int64_t dst_ld)
 {
     const __m256i in = mask_of(columns), out = mask_of(rows);
-    __m256 a[8], b[8];
-    for (int i = 0; i < 8; i += 2) {
-        const __m256 low = _mm256_maskload_ps(src + mn_min(i, rows - 1) * src_ld, in),
-                     high = _mm256_maskload_ps(src + mn_min(i + 1, rows - 1) * src_ld, in);
-        a[i] = _mm256_unpacklo_ps(low, high);
-        a[i + 1] = _mm256_unpackhi_ps(low, high);
-    }
-    for (int i = 0; i < 8; i += 4) {
-        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
-        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xEE);
-        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
-        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
-    }
-    for (int i = 0; i < 4; i++) {
-        a[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
-        a[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
-    }
+    __m256 a[8];
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm256_maskload_ps(src + mn_min(i, rows - 1) * src_ld, in);
+    mn_transpose8(a);
     for (int j = 0; j < 8 && j < columns; j++, dst += dst_ld)
         if (rows >= 8)
             _mm256_storeu_ps(dst, a[j]);

@@ -1,5 +1,6 @@
 /* Register tile with AVX2 and FMA: 6 x 16, twelve accumulators. */
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/transpose_avx2.h"
 
 #include <immintrin.h>
 
@@ -70,26 +71,14 @@ static void narrow(const mn_tile *tile)
         _mm256_storeu_ps(tile->c + i * ldc, sums[i]);
 }
 
-/* Eight rows of eight become eight columns of eight. */
 static inline void transpose8(const float *const *rows, int64_t at, int columns, float *dst)
 {
-    __m256 a[8], b[8];
-    for (int i = 0; i < 4; i++) {
-        __m256 low = _mm256_loadu_ps(rows[2 * i] + at),
-               high = _mm256_loadu_ps(rows[2 * i + 1] + at);
-        a[2 * i] = _mm256_unpacklo_ps(low, high);
-        a[2 * i + 1] = _mm256_unpackhi_ps(low, high);
-    }
-    for (int i = 0; i < 8; i += 4) {
-        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
-        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xEE);
-        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
-        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
-    }
-    for (int i = 0; i < 4; i++) {
-        _mm256_storeu_ps(dst + i * columns, _mm256_permute2f128_ps(b[i], b[i + 4], 0x20));
-        _mm256_storeu_ps(dst + (i + 4) * columns, _mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
-    }
+    __m256 a[8];
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm256_loadu_ps(rows[i] + at);
+    mn_transpose8(a);
+    for (int i = 0; i < 8; i++)
+        _mm256_storeu_ps(dst + i * columns, a[i]);
 }
 
 void mn_transpose_avx2(const float *const *rows, int columns, int64_t n, float *dst)
