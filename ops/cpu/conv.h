@@ -26,8 +26,7 @@ int64_t mn_conv_extent(const mn_conv_axis *axis, int64_t points);
 typedef struct mn_conv_strips {
     mn_matrix image; /* a row is a row of pixels */
     int64_t images, channels, group_channels;
-    int64_t channel,
-        pixel; /* a copy's first channel; floats of a pixel, 0: channels, all of them */
+    int64_t channel, pixel; /* first channel of a copy; floats of a pixel, 0: channels */
     mn_conv_axis y, x;
     bool direct;           /* f32 without padding: no copy */
     int64_t rows, count;   /* rows of points per strip, strips per image */
