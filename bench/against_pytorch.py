@@ -32,6 +32,8 @@ TUNED_MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": "4294967296",
     "MALLOC_MMAP_THRESHOLD_": "4294967296",
 }
+# For PyTorch, oneDNN and MKL.
+ONLY_AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 PRECISIONS = ("fp32", "bf16", "fp16")
 FAR_BEHIND = 0.8
 
@@ -142,6 +144,8 @@ class TorchRun:
         env = dict(os.environ, OMP_NUM_THREADS=str(args.threads), MKL_NUM_THREADS=str(args.threads))
         if malloc == "tuned":
             env.update(TUNED_MALLOC)
+        if args.avx2:
+            env.update(ONLY_AVX2)
         start = time.time()
         self.child = subprocess.Popen([sys.executable, __file__, "--serve", request], env=env, text=True,
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -183,6 +187,7 @@ class MinimRun:
         self.command = [args.minim, "bench", "--model", model, "--batch", str(args.batch or batch), "--threads",
                         str(args.threads), "--amp", "off" if precision == "fp32" else precision, "--data",
                         f"synthetic:{size}x{size}x{channels}:10", "--json"]
+        self.command += ["--direct"] * args.direct + ["--kernels", "avx2"] * args.avx2
 
     def steps_for(self, seconds):
         return max(3, int(seconds * self.measure(3) / self.batch))
@@ -327,6 +332,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--direct", action="store_true", help="minim without Winograd's algorithm")
+    parser.add_argument("--avx2", action="store_true", help="both without AVX-512")
     parser.add_argument("--minim", default="build/minim")
     parser.add_argument("--json", help="write all measurements to this file")
     parser.add_argument("--markdown", help="write a table of ratios to this file")

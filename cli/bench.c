@@ -186,6 +186,8 @@ int cli_bench(settings *set)
     options.classes = sizes.classes;
     options.profile = set->profile;
     options.context = set->train.context;
+    options.context.winograd = !set->direct;
+    options.context.fusion = !set->unfused;
     mn_bench_result r, fp32;
     mn_error error = {MN_OK, ""};
     if (run_bench(&options, &r, &fp32, &error) != MN_OK)

@@ -21,7 +21,7 @@ typedef struct settings {
     mn_shadow_options shadow;
     bool batch_given, data_given;
     const char *format, *output;
-    bool forward_only, step, profile;
+    bool forward_only, step, profile, direct, unfused;
 } settings;
 
 typedef struct command {

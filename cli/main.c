@@ -36,7 +36,8 @@ static const command commands[] = {
      "their size. With --profile every call of an op is timed on its own. The rest of the step is\n"
      "what passes between calls. A device that queues work is waited for around each call, which\n"
      "makes steps slower.\n",
-     "model data device threads amp batch steps warmup profile json", cli_bench},
+     "model data device threads amp batch steps warmup profile kernels direct unfused json",
+     cli_bench},
     {"shadow", "a model in FP32 and in 16 bit side by side: the error of every op",
      "Runs --batches batches forward and backward in both precisions, with the same weights and\n"
      "dropout masks, and changes nothing. error: an op's largest difference to FP32 over the\n"

@@ -15,7 +15,8 @@ typedef enum option_kind {
     SEED,
     THREADS,
     AMP,
-    SCHEDULE
+    SCHEDULE,
+    KERNELS
 } option_kind;
 
 typedef struct option {
@@ -56,6 +57,11 @@ static const option options[] = {
     {"steps", "N", "timed steps (default 50)", WHOLE, AT(train.steps), 1, "bench"},
     {"warmup", "N", "steps before timing starts (default 5)", WHOLE, AT(warmup), 0, "bench"},
     {"profile", NULL, "time per op and direction, too", FLAG, AT(profile), 0, NULL},
+    {"kernels", "SET",
+     "auto (default: the processor's best), reference, portable, avx2, avx512 or neon", KERNELS,
+     AT(train.context.kernels), 0, NULL},
+    {"direct", NULL, "no convolution by Winograd's algorithm", FLAG, AT(direct), 0, NULL},
+    {"unfused", NULL, "no layers as one op", FLAG, AT(unfused), 0, NULL},
     {"data", "SPEC", "fashion-mnist[:DIR] (default), mnist:DIR, synthetic:HxWxC:CLASSES[:COUNT]",
      TEXT, AT(train.data), 0, NULL},
     {"model", "NAME", NULL, TEXT, AT(train.model), 0, NULL},
@@ -227,6 +233,14 @@ static const choice schedules[] = {{"constant", MN_SCHEDULE_CONSTANT},
                                    {"onecycle", MN_SCHEDULE_ONE_CYCLE},
                                    {NULL, -1}};
 
+static const choice kernel_sets[] = {{"auto", MN_KERNELS_AUTO},
+                                     {"reference", MN_KERNELS_REFERENCE},
+                                     {"portable", MN_KERNELS_PORTABLE},
+                                     {"avx2", MN_KERNELS_AVX2},
+                                     {"avx512", MN_KERNELS_AVX512},
+                                     {"neon", MN_KERNELS_NEON},
+                                     {NULL, -1}};
+
 /* The value of that name; -1 if there is none. */
 static int choose(const choice *from, const char *name)
 {
@@ -287,6 +301,11 @@ static const char *store(const option *opt, const char *text, settings *set)
         if ((chosen = choose(schedules, text)) < 0)
             return "expected constant, step, cosine or onecycle, got";
         *(mn_schedule_kind *)at = (mn_schedule_kind)chosen;
+        return NULL;
+    case KERNELS:
+        if ((chosen = choose(kernel_sets, text)) < 0)
+            return "expected auto, reference, portable, avx2, avx512 or neon, got";
+        *(mn_kernel_set *)at = (mn_kernel_set)chosen;
         return NULL;
     }
     return "cannot be set to";

@@ -123,6 +123,8 @@ small="--data synthetic:28x28x1:10:64 --batch 16 --steps 2"
 }
 expect 0 '^  ms/step +[0-9]' "$minim" bench --model resnet8 --steps 2 --batch 2 --warmup 0
 expect 0 '^  rest: dispatch and host +[0-9.]+ +[0-9.]+%$' "$minim" bench --steps 2 --batch 2 --profile
+expect 0 '^  relu +forward ' "$minim" bench --steps 1 --batch 2 --profile --kernels portable --direct --unfused
+expect 2 'expected auto, reference,.* got "sse"' "$minim" bench --kernels sse
 # case R59: the gain over FP32, the share of casts, and advice where there is no gain
 expect 0 '^  FP32 takes [0-9.]+ ms/step: with --amp fp16 ([0-9.]+) times its throughput; casts take [0-9.]+%$' \
     "$minim" bench --steps 4 --batch 1 --amp fp16 --profile
