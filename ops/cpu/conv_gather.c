@@ -96,6 +96,7 @@ typedef struct block {
     const float *pixel[BLOCK_TILES * MN_TILE_MAX_ROWS]; /* lowest tap of each point */
     float *c;
     bool in_place; /* c is where the results belong */
+    mn_ahead ahead;
 } block;
 
 /* Where points are, rounded up to whole tiles by repeating the last one. */
@@ -137,7 +138,7 @@ static bool inside(const void *arg, int64_t i, int64_t k)
                           k / t->strips->group_channels);
 }
 
-static void run_panel(const mn_conv_gather *g, const block *b, int64_t group, int64_t panel)
+static void run_panel(const mn_conv_gather *g, block *b, int64_t group, int64_t panel)
 {
     const int64_t rows = g->kernels->rows, width = g->kernels->columns;
     const int64_t shift = group * g->strips.group_channels, index = group * g->panels + panel;
@@ -158,6 +159,7 @@ static void run_panel(const mn_conv_gather *g, const block *b, int64_t group, in
             const int64_t first = b->in_place ? mn_min(m, b->count - rows) : m;
             for (int64_t i = 0; i < rows; i++)
                 tile.a[i] = b->pixel[first + i] + shift;
+            mn_fetch_ahead(&b->ahead);
             tile.c = c + first * tile.ldc + group * g->columns + panel * width;
             if (g->exact)
                 mn_conv_tile_exact(g->kernels, &tile, inside, &(tile_of){g, b, first, &strips});
@@ -214,6 +216,11 @@ static void strip_task(void *arg, int64_t index, int slot)
     const int64_t rows = mn_min(s->together, s->images - b.image) * s->y.points;
     const int64_t end = mn_min(b.strip_first + s->together * s->rows, rows) * s->x.points;
     b.origin = mn_conv_strip_load(s, b.image, b.strip_first, (float *)(void *)scratch);
+    /* Most likely this thread's next one. */
+    const int64_t next = index + mn_call_threads(g->call);
+    const int64_t tiles = (end - b.strip_first * s->x.points) / g->kernels->rows;
+    b.ahead = mn_conv_strip_ahead(s, next / s->count * s->together, next % s->count * s->rows,
+                                  mn_max(tiles, 1) * g->groups * g->panels * phase_count(g));
     for (b.first = b.strip_first * s->x.points; b.first < end; b.first += b.count) {
         b.count = mn_min(g->block, end - b.first);
         b.in_place = whole && b.count >= g->kernels->rows;
