@@ -10,6 +10,9 @@
  * a strip, and may be larger than the caches. */
 #define TOGETHER_POINTS 128
 #define TOGETHER_FLOATS 131072
+/* The same where images are small: the last tile and block of a strip are seldom whole. */
+#define SMALL_POINTS 512
+#define SMALL_FLOATS 16384
 
 mn_conv_axis mn_conv_axis_forward(const mn_conv2d_attributes *attributes, int axis, int64_t size,
                                   int64_t points, int64_t taps)
@@ -94,8 +97,10 @@ void mn_conv_strips_cut(mn_conv_strips *s)
     s->image_step = s->direct ? s->y.size * s->image.ld : s->height * s->width * s->channels;
     s->together = 1;
     if (s->count == 1) {
-        const int64_t most = mn_min(TOGETHER_POINTS / mn_max(s->y.points * s->x.points, 1),
-                                    TOGETHER_FLOATS / mn_max(s->image_step, 1));
+        const int64_t all = mn_max(s->y.points * s->x.points, 1);
+        const int64_t floats = mn_max(s->image_step, 1);
+        const int64_t most = mn_max(mn_min(TOGETHER_POINTS / all, TOGETHER_FLOATS / floats),
+                                    mn_min(SMALL_POINTS / all, SMALL_FLOATS / floats));
         s->together = mn_max(mn_min(most, s->images / STRIPS), 1);
     }
 }
