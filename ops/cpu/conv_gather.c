@@ -95,6 +95,8 @@ typedef struct block {
     int64_t strip_first;
     const float *pixel[BLOCK_TILES * MN_TILE_MAX_ROWS]; /* lowest tap of each point */
     float *c;
+    bool in_place; /* c is where the results belong */
+    mn_ahead ahead;
 } block;
 
 /* Where points are, rounded up to whole tiles by repeating the last one. */
@@ -136,7 +138,7 @@ static bool inside(const void *arg, int64_t i, int64_t k)
                           k / t->strips->group_channels);
 }
 
-static void run_panel(const mn_conv_gather *g, const block *b, int64_t group, int64_t panel)
+static void run_panel(const mn_conv_gather *g, block *b, int64_t group, int64_t panel)
 {
     const int64_t rows = g->kernels->rows, width = g->kernels->columns;
     const int64_t shift = group * g->strips.group_channels, index = group * g->panels + panel;
@@ -153,17 +155,26 @@ static void run_panel(const mn_conv_gather *g, const block *b, int64_t group, in
         tile.depth = phase_depth(g, phase);
         /* Results without terms are zeros from the start. */
         for (int64_t m = 0; m < b->count && (tile.depth > 0 || phase_count(g) == 1); m += rows) {
+            /* Nothing may be written beyond results in place: some are made twice. */
+            const int64_t first = b->in_place ? mn_min(m, b->count - rows) : m;
             for (int64_t i = 0; i < rows; i++)
-                tile.a[i] = b->pixel[m + i] + shift;
-            tile.c = c + m * tile.ldc + group * g->columns + panel * width;
+                tile.a[i] = b->pixel[first + i] + shift;
+            mn_fetch_ahead(&b->ahead);
+            tile.c = c + first * tile.ldc + group * g->columns + panel * width;
             if (g->exact)
-                mn_conv_tile_exact(g->kernels, &tile, inside, &(tile_of){g, b, m, &strips});
+                mn_conv_tile_exact(g->kernels, &tile, inside, &(tile_of){g, b, first, &strips});
             else
                 mn_tile_run(g->kernels, &tile, g->columns - panel * width);
         }
         tile.offsets += tile.depth;
         tile.b += tile.depth * width;
     }
+}
+
+/* Whether results lie side by side as a block has them. */
+static bool dense(const mn_conv_gather *g)
+{
+    return g->bulk && phase_count(g) == 1 && g->strips.y.out_step == 1 && g->strips.x.out_step == 1;
 }
 
 /* Narrows results to their places. */
@@ -174,7 +185,7 @@ static void store(const mn_conv_gather *g, const block *b)
     const int64_t results = g->groups * g->columns;
     const int64_t across = g->phases[1];
     const bool rows = g->bulk && h->out_step == across;
-    if (rows && across == 1 && v->out_step == 1) {
+    if (dense(g)) {
         mn_row_finish(g->call, (b->image * y->shape[1] * y->shape[2] + b->first) * results,
                       b->count * results, b->c);
         return;
@@ -199,14 +210,23 @@ static void strip_task(void *arg, int64_t index, int slot)
     const mn_conv_gather *g = arg;
     const mn_conv_strips *s = &g->strips;
     char *scratch = mn_workspace(g->call, g->scratch_at + (size_t)slot * g->scratch_bytes);
-    block b = {.image = index / s->count * s->together,
-               .strip_first = index % s->count * s->rows,
-               .c = (float *)(void *)(scratch + g->c_at)};
+    block b = {.image = index / s->count * s->together, .strip_first = index % s->count * s->rows};
+    const mn_view *y = &g->call->out[0];
+    const bool whole = dense(g) && g->columns % g->kernels->columns == 0 && y->dtype == MN_F32;
     const int64_t rows = mn_min(s->together, s->images - b.image) * s->y.points;
     const int64_t end = mn_min(b.strip_first + s->together * s->rows, rows) * s->x.points;
     b.origin = mn_conv_strip_load(s, b.image, b.strip_first, (float *)(void *)scratch);
+    /* Most likely this thread's next one. */
+    const int64_t next = index + mn_call_threads(g->call);
+    const int64_t tiles = (end - b.strip_first * s->x.points) / g->kernels->rows;
+    b.ahead = mn_conv_strip_ahead(s, next / s->count * s->together, next % s->count * s->rows,
+                                  mn_max(tiles, 1) * g->groups * g->panels * phase_count(g));
     for (b.first = b.strip_first * s->x.points; b.first < end; b.first += b.count) {
         b.count = mn_min(g->block, end - b.first);
+        b.in_place = whole && b.count >= g->kernels->rows;
+        b.c = b.in_place
+                  ? (float *)y->data + (b.image * s->y.points * s->x.points + b.first) * g->ldc
+                  : (float *)(void *)(scratch + g->c_at);
         find_pixels(g, &b);
         for (int64_t group = 0; group < g->groups; group++)
             for (int64_t panel = 0; panel < g->panels; panel++)

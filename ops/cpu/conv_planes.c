@@ -96,11 +96,14 @@ static void cut(const mn_call *call, const mn_conv_strips *s, int64_t columns, i
     if (floats > 4 * BLOCK_FLOATS)
         return;
     p.images = 1;
+    const int64_t vectors = p.kernels->tiles[p.tile].vectors;
     if (p.count == 1)
         p.images = mn_max(mn_min(BLOCK_FLOATS / floats, s->images / blocks), 1);
+    if (p.images > vectors) /* whole tiles, see multiply */
+        p.images -= p.images % vectors;
     p.blocks = mn_ceil_div(s->images, p.images) * p.count;
-    const int64_t together = p.kernels->tiles[p.tile].vectors;
-    p.ld = mn_ceil_div(p.images * p.vectors, together) * together * p.kernels->lanes;
+    /* Up to a whole tile for the last image, and for zeros behind a gradient's last row. */
+    p.ld = (p.images * p.vectors + vectors) * p.kernels->lanes;
     mn_arena arena = {0, true};
     mn_arena_take(&arena, sizeof(float), p.images, p.image, 1);
     p.row_at = mn_arena_take(&arena, sizeof(float), mn_max(s->channels, columns),
@@ -191,27 +194,50 @@ void mn_planes_choose(mn_conv_gather *g)
         g->scratch_bytes = g->planes.bytes;
 }
 
+/* Leaves out the row taps that see nothing but padding from some rows of points. */
+static void trim(const mn_conv_gather *g, const block *b, int64_t first, int64_t last,
+                 mn_planes_tile *tile)
+{
+    const mn_conv_axis *y = &g->strips.y;
+    const int64_t low = (b->first + first) * y->step + y->base;
+    const int64_t high = (b->first + last) * y->step + y->base;
+    const int64_t terms = g->strips.x.taps * g->strips.channels;
+    int64_t begin = 0, end = y->taps;
+    while (begin < end && (high + begin * y->delta < 0 || low + begin * y->delta >= y->size))
+        begin++;
+    while (begin < end &&
+           (high + (end - 1) * y->delta < 0 || low + (end - 1) * y->delta >= y->size))
+        end--;
+    tile->depth = (end - begin) * terms;
+    tile->offsets = (const ptrdiff_t *)mn_workspace(g->call, g->offsets_at) + begin * terms;
+    tile->weights += begin * terms * tile->ldw;
+}
+
+/* The vectors of a tile lie side by side or, where there are enough images, at the same place of
+ * several images: they have fewer rows, and near the edge fewer taps. */
 static void multiply(const mn_conv_gather *g, const block *b)
 {
     const mn_conv_planes *p = &g->planes;
-    const int64_t lanes = p->kernels->lanes, last = b->images * p->vectors - 1;
-    const int vectors = p->kernels->tiles[p->tile].vectors;
-    mn_planes_tile tile = {.depth = g->depth,
-                           .offsets = mn_workspace(g->call, g->offsets_at),
-                           .ldw = g->kernels->columns,
-                           .ldc = p->ld};
-    for (int64_t v = 0; v <= last; v += vectors) {
-        for (int j = 0; j < vectors; j++) {
-            const int64_t at = mn_min(v + j, last);
-            tile.b[j] = b->planes + at / p->vectors * p->image + at % p->vectors * lanes;
+    const int64_t lanes = p->kernels->lanes, vectors = p->kernels->tiles[p->tile].vectors;
+    const int64_t together = b->images % vectors == 0 ? vectors : 1, side = vectors / together;
+    mn_planes_tile tile = {.ldw = g->kernels->columns,
+                           .ldc = p->ld,
+                           .c_step = together > 1 ? p->vectors * lanes : lanes};
+    for (int64_t image = 0; image < b->images; image += together)
+        for (int64_t v = 0; v < p->vectors; v += side) {
+            for (int64_t j = 0; j < vectors; j++) {
+                const int64_t place = mn_min(v + j % side, p->vectors - 1);
+                tile.b[j] = b->planes + (image + j / side) * p->image + place * lanes;
+            }
+            for (int64_t i = 0; i < g->columns; i += tile_rows(p)) {
+                tile.weights = (const float *)mn_workspace(g->call, g->packed_at) + i;
+                tile.start = (const float *)mn_workspace(g->call, g->start_at) + i;
+                tile.c = b->c + i * p->ld + (image * p->vectors + v) * lanes;
+                trim(g, b, v * lanes / p->pitch,
+                     mn_min(((v + side) * lanes - 1) / p->pitch, b->rows - 1), &tile);
+                p->kernels->tiles[p->tile].gather(&tile);
+            }
         }
-        for (int64_t i = 0; i < g->columns; i += tile_rows(p)) {
-            tile.weights = (const float *)mn_workspace(g->call, g->packed_at) + i;
-            tile.start = (const float *)mn_workspace(g->call, g->start_at) + i;
-            tile.c = b->c + i * p->ld + v * lanes;
-            p->kernels->tiles[p->tile].gather(&tile);
-        }
-    }
 }
 
 static void store(const mn_conv_gather *g, const block *b)
@@ -219,6 +245,8 @@ static void store(const mn_conv_gather *g, const block *b)
     const mn_conv_planes *p = &g->planes;
     const mn_conv_axis *v = &g->strips.y, *h = &g->strips.x;
     const mn_view *y = &g->call->out[0];
+    /* Not in y's rows: reading what was just written in pieces of another size waits for it. */
+    mn_row_activate(g->call, g->columns * p->ld, b->c);
     for (int64_t i = 0; i < b->images * b->rows; i++) {
         const int64_t image = i / b->rows, row = i % b->rows;
         const float *c = b->c + image * p->vectors * p->kernels->lanes + row * p->pitch;
@@ -228,11 +256,11 @@ static void store(const mn_conv_gather *g, const block *b)
         float *dst = h->out_step == 1 ? mn_row_place(y, at, b->row) : b->row;
         transpose(p, g->columns, h->points, c, p->ld, dst, g->columns);
         if (h->out_step == 1)
-            mn_row_finish(g->call, at, h->points * g->columns, dst);
+            mn_row_store(g->call, y, at, h->points * g->columns, dst);
         else
             for (int64_t q = 0; q < h->points; q++)
-                mn_row_finish(g->call, at + q * h->out_step * g->columns, g->columns,
-                              dst + q * g->columns);
+                mn_row_store(g->call, y, at + q * h->out_step * g->columns, g->columns,
+                             dst + q * g->columns);
     }
 }
 

@@ -11,20 +11,25 @@ static inline __m256i mask_of(int64_t n)
                               _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-/* Up to eight rows of up to eight; masks touch nothing beyond them. */
+/* Up to eight rows of up to eight; masks touch nothing beyond them but for the zeros. */
 static void transpose8(int64_t rows, int64_t columns, const float *src, int64_t src_ld, float *dst,
-                       int64_t dst_ld)
+                       int64_t dst_ld, bool dense)
 {
-    const __m256i in = mask_of(columns), out = mask_of(rows);
+    const __m256i in = mask_of(columns);
     __m256 a[8];
-    for (int i = 0; i < 8; i++)
-        a[i] = _mm256_maskload_ps(src + mn_min(i, rows - 1) * src_ld, in);
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) a[i] =
+        i < rows ? _mm256_maskload_ps(src + i * src_ld, in) : _mm256_setzero_ps();
     mn_transpose8(a);
-    for (int j = 0; j < 8 && j < columns; j++, dst += dst_ld)
-        if (rows >= 8)
-            _mm256_storeu_ps(dst, a[j]);
+    /* A store through a mask takes many cycles on some processors. */
+    _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++)
+    {
+        if (j >= columns)
+            continue;
+        if (!dense || (columns - j) * rows >= 8)
+            _mm256_storeu_ps(dst + j * dst_ld, a[j]);
         else
-            _mm256_maskstore_ps(dst, out, a[j]);
+            _mm256_maskstore_ps(dst + j * dst_ld, mask_of(rows), a[j]);
+    }
 }
 
 void mn_planes_transpose_avx2(int64_t rows, int64_t columns, const float *src, int64_t src_ld,
@@ -33,5 +38,5 @@ void mn_planes_transpose_avx2(int64_t rows, int64_t columns, const float *src, i
     for (int64_t i = 0; i < rows; i += 8)
         for (int64_t j = 0; j < columns; j += 8)
             transpose8(rows - i, columns - j, src + i * src_ld + j, src_ld, dst + j * dst_ld + i,
-                       dst_ld);
+                       dst_ld, dst_ld == rows);
 }

@@ -66,7 +66,7 @@ INLINE gather(const mn_planes_tile *t, const int rows, const int vectors)
     }
     UNROLLED(int i = 0; i < rows; i++)
     UNROLLED(int j = 0; j < vectors; j++)
-    memcpy(t->c + i * t->ldc + j * LANES, &sum[i][j], sizeof(lanes));
+    memcpy(t->c + i * t->ldc + j * t->c_step, &sum[i][j], sizeof(lanes));
 }
 
 INLINE products(const mn_planes_tile *t, const int rows, const int vectors)

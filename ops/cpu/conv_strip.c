@@ -10,6 +10,9 @@
  * a strip, and may be larger than the caches. */
 #define TOGETHER_POINTS 128
 #define TOGETHER_FLOATS 131072
+/* The same where images are small: the last tile and block of a strip are seldom whole. */
+#define SMALL_POINTS 512
+#define SMALL_FLOATS 16384
 
 mn_conv_axis mn_conv_axis_forward(const mn_conv2d_attributes *attributes, int axis, int64_t size,
                                   int64_t points, int64_t taps)
@@ -94,8 +97,10 @@ void mn_conv_strips_cut(mn_conv_strips *s)
     s->image_step = s->direct ? s->y.size * s->image.ld : s->height * s->width * s->channels;
     s->together = 1;
     if (s->count == 1) {
-        const int64_t most = mn_min(TOGETHER_POINTS / mn_max(s->y.points * s->x.points, 1),
-                                    TOGETHER_FLOATS / mn_max(s->image_step, 1));
+        const int64_t all = mn_max(s->y.points * s->x.points, 1);
+        const int64_t floats = mn_max(s->image_step, 1);
+        const int64_t most = mn_max(mn_min(TOGETHER_POINTS / all, TOGETHER_FLOATS / floats),
+                                    mn_min(SMALL_POINTS / all, SMALL_FLOATS / floats));
         s->together = mn_max(mn_min(most, s->images / STRIPS), 1);
     }
 }
@@ -139,4 +144,23 @@ const float *mn_conv_strip_load(const mn_conv_strips *s, int64_t image, int64_t 
                  buffer + i / height * s->image_step + h * s->width * s->channels);
     }
     return buffer;
+}
+
+mn_ahead mn_matrix_ahead(const mn_matrix *matrix, int64_t row, int64_t rows, int64_t shares)
+{
+    if (rows <= 0 || matrix->ld == 0)
+        return (mn_ahead){0};
+    const char *at = mn_element(matrix->view, row * matrix->ld);
+    const int64_t bytes = rows * matrix->ld * (int64_t)mn_dtype_size(matrix->view->dtype);
+    return (mn_ahead){at, at + bytes, mn_ceil_div(mn_ceil_div(bytes, 64), shares) * 64};
+}
+
+mn_ahead mn_conv_strip_ahead(const mn_conv_strips *s, int64_t image, int64_t first, int64_t shares)
+{
+    const int64_t images = mn_min(mn_max(s->together, 1), s->images - image);
+    const int64_t top = first * s->y.step + mn_conv_low(&s->y);
+    const int64_t end = top + mn_conv_extent(&s->y, mn_min(s->rows, s->y.points - first));
+    const int64_t begin = mn_min(mn_max(top, 0), s->y.size);
+    const int64_t rows = (images - 1) * s->y.size + mn_min(end, s->y.size) - begin;
+    return mn_matrix_ahead(&s->image, image * s->y.size + begin, images > 0 ? rows : 0, shares);
 }

@@ -96,6 +96,7 @@ typedef struct strip {
     const float *origin;
     float *packed;
     bool first; /* of its leaf: partial sums begin */
+    mn_ahead ahead[2];
 } strip;
 
 /* A tile whose first row is filter element `row`, and whose depth begins at a pixel of the strip.
@@ -115,7 +116,7 @@ static bool inside(const void *arg, int64_t i, int64_t k)
 }
 
 /* Adds a strip's products with one panel of g to the partial sum c. */
-static void add_panel(const weight_grad *w, const strip *s, const float *origin, const float *panel,
+static void add_panel(const weight_grad *w, strip *s, const float *origin, const float *panel,
                       int64_t columns, float *c)
 {
     const int64_t rows = w->kernels->rows, width = w->kernels->columns;
@@ -133,6 +134,8 @@ static void add_panel(const weight_grad *w, const strip *s, const float *origin,
         for (int64_t row = 0; row < w->rows; row += rows) {
             for (int64_t i = 0; i < rows; i++)
                 tile.a[i] = origin + taps[row + i];
+            mn_fetch_ahead(&s->ahead[0]);
+            mn_fetch_ahead(&s->ahead[1]);
             tile.c = c + row * width;
             if (exact)
                 mn_conv_tile_exact(w->kernels, &tile, inside, &(tile_of){w, s, row, pixel});
@@ -142,7 +145,7 @@ static void add_panel(const weight_grad *w, const strip *s, const float *origin,
     }
 }
 
-static void add_strip(const weight_grad *w, const strip *s, int64_t leaf, int64_t panel)
+static void add_strip(const weight_grad *w, strip *s, int64_t leaf, int64_t panel)
 {
     const mn_conv_strips *strips = &w->strips;
     const int64_t width = w->kernels->columns, panel_floats = s->pixels * width;
@@ -159,6 +162,26 @@ static void add_strip(const weight_grad *w, const strip *s, int64_t leaf, int64_
     }
 }
 
+/* Points of the strip of a unit. */
+static strip strip_of(const weight_grad *w, int64_t unit)
+{
+    const mn_conv_strips *s = &w->strips;
+    strip at = {.image = unit / s->count * s->together, .first_row = unit % s->count * s->rows};
+    at.pixels = mn_min(s->rows, s->y.points - at.first_row) * s->x.points *
+                mn_min(s->together, s->images - at.image);
+    return at;
+}
+
+static void look_ahead(const weight_grad *w, strip *s, int64_t unit)
+{
+    const strip next = strip_of(w, unit);
+    const int64_t tiles = mn_ceil_div(s->pixels, BLOCK_PIXELS) * (w->rows / w->kernels->rows) *
+                          w->task_panels * w->groups;
+    const int64_t row = (next.image * w->strips.y.points + next.first_row) * w->strips.x.points;
+    s->ahead[0] = mn_conv_strip_ahead(&w->strips, next.image, next.first_row, tiles);
+    s->ahead[1] = mn_matrix_ahead(&w->gradient, row, next.pixels, tiles);
+}
+
 static void leaf_task(void *arg, int64_t index, int slot)
 {
     const weight_grad *w = arg;
@@ -167,12 +190,11 @@ static void leaf_task(void *arg, int64_t index, int slot)
     const int64_t begin = w->units * leaf / w->leaves, end = w->units * (leaf + 1) / w->leaves;
     char *scratch = mn_workspace(w->call, w->scratch_at + (size_t)slot * w->scratch_bytes);
     for (int64_t unit = begin; unit < end; unit++) {
-        strip s = {.image = unit / strips->count * strips->together,
-                   .first_row = unit % strips->count * strips->rows,
-                   .packed = (float *)(void *)(scratch + w->packed_at),
-                   .first = unit == begin};
-        s.pixels = mn_min(strips->rows, strips->y.points - s.first_row) * strips->x.points *
-                   mn_min(strips->together, strips->images - s.image);
+        strip s = strip_of(w, unit);
+        s.packed = (float *)(void *)(scratch + w->packed_at);
+        s.first = unit == begin;
+        if (unit + 1 < end)
+            look_ahead(w, &s, unit + 1);
         s.origin = mn_conv_strip_load(strips, s.image, s.first_row, (float *)(void *)scratch);
         add_strip(w, &s, leaf, panel);
     }

@@ -9,8 +9,12 @@
 #define BLOCK_TILES  16
 #define BLOCK_PANELS 8
 #define TASKS        32
-/* Panels that are packed by one task. */
+/* Panels that are packed by one task at most, and floats at least: a start of threads costs more.
+ */
 #define PACK_PANELS 8
+#define PACK_FLOATS 8192
+/* Rows of a transposed a that are used where they are: a longer stride has few cache lines. */
+#define STRIDE 256
 
 static void choose_blocks(mn_gemm *g)
 {
@@ -37,8 +41,13 @@ mn_status mn_gemm_plan(mn_gemm *g)
         return MN_OK;
     const int64_t width = g->kernels->columns;
     g->panels = mn_ceil_div(g->n, width);
-    g->depth = mn_min(g->k, DEPTH);
-    g->a_copied = g->a_transposed || g->k == 0 || g->call->in[0].dtype != MN_F32;
+    /* Equal blocks; some tiles are faster with multiples of four. */
+    const int64_t cuts = mn_max(mn_ceil_div(g->k, DEPTH), 1);
+    g->depth = mn_min(g->k, (mn_ceil_div(g->k, cuts) + 3) / 4 * 4);
+    const int64_t fill = mn_ceil_div(PACK_FLOATS, mn_max(g->depth * width, 1));
+    g->pack_panels = mn_max(mn_ceil_div(g->b_items * g->panels * cuts, TASKS), fill);
+    g->pack_panels = mn_min(g->pack_panels, PACK_PANELS);
+    g->a_copied = g->k == 0 || g->call->in[0].dtype != MN_F32 || (g->a_transposed && g->m > STRIDE);
     choose_blocks(g);
     mn_arena scratch = {0, true};
     mn_arena_take(&scratch, sizeof(float), g->a_copied ? g->block_rows : 0, g->depth, 1);
@@ -66,10 +75,11 @@ static void pack_task(void *arg, int64_t index, int slot)
     (void)slot;
     const mn_gemm *g = arg;
     const int64_t width = g->kernels->columns;
-    const int64_t blocks = mn_ceil_div(g->panels, PACK_PANELS), cuts = mn_ceil_div(g->k, DEPTH);
-    const int64_t item = index / (blocks * cuts), first = index % blocks * PACK_PANELS;
-    const int64_t k = index / blocks % cuts * DEPTH, depth = mn_min(DEPTH, g->k - k);
-    const int64_t last = mn_min(first + PACK_PANELS, g->panels);
+    const int64_t blocks = mn_ceil_div(g->panels, g->pack_panels);
+    const int64_t cuts = mn_ceil_div(g->k, g->depth);
+    const int64_t item = index / (blocks * cuts), first = index % blocks * g->pack_panels;
+    const int64_t k = index / blocks % cuts * g->depth, depth = mn_min(g->depth, g->k - k);
+    const int64_t last = mn_min(first + g->pack_panels, g->panels);
     const mn_matrix b = {g->call, &g->call->in[1], g->b_transposed ? g->k : g->n};
     float *dst = packed(g, item, first) + k * width;
     if (!g->b_transposed) {
@@ -123,11 +133,10 @@ static void copy_a(const mn_gemm *g, const block *b, int64_t k, int64_t depth)
 static const float *row_of_a(const mn_gemm *g, const block *b, int64_t row, int64_t k)
 {
     row = mn_min(row, b->rows - 1);
-    if (g->a_transposed)
-        return b->a_copy + row;
     if (g->a_copied)
-        return b->a_copy + row * g->depth;
-    return (const float *)g->call->in[0].data + (b->a_item * g->m + b->row + row) * g->k + k;
+        return b->a_copy + (g->a_transposed ? row : row * g->depth);
+    const float *a = (const float *)g->call->in[0].data + b->a_item * g->m * g->k;
+    return a + (g->a_transposed ? k * g->m + b->row + row : (b->row + row) * g->k + k);
 }
 
 static void multiply(const mn_gemm *g, const block *b, int64_t k, int64_t depth)
@@ -177,7 +186,7 @@ void mn_gemm_run(const mn_gemm *g)
         return;
     ptrdiff_t *offsets = mn_workspace(g->call, g->offsets_at);
     for (int64_t k = 0; k < g->depth; k++)
-        offsets[k] = (ptrdiff_t)(g->a_transposed ? k * g->block_rows : k);
+        offsets[k] = (ptrdiff_t)(!g->a_transposed ? k : k * (g->a_copied ? g->block_rows : g->m));
     float *start = mn_workspace(g->call, g->start_at);
     for (int64_t j = 0; j < g->panels * g->kernels->columns; j++)
         start[j] = 0;
@@ -185,7 +194,8 @@ void mn_gemm_run(const mn_gemm *g)
         const mn_matrix bias = {g->call, g->bias, g->n};
         mn_matrix_copy(&bias, 0, 0, g->n, start);
     }
-    const int64_t packs = mn_ceil_div(g->panels, PACK_PANELS) * mn_ceil_div(g->k, DEPTH);
+    const int64_t packs =
+        g->k > 0 ? mn_ceil_div(g->panels, g->pack_panels) * mn_ceil_div(g->k, g->depth) : 0;
     mn_call_parallel(g->call, g->b_items * packs, pack_task, (void *)g);
     mn_call_parallel(g->call, g->batches * g->row_blocks * g->panel_blocks, multiply_task,
                      (void *)g);

@@ -63,7 +63,7 @@ typedef struct mn_gemm {
 
     const mn_gemm_kernels *kernels;
     bool empty, a_copied;
-    int64_t panels, depth;                  /* panels of b; k per block */
+    int64_t panels, depth, pack_panels;     /* panels of b; k per block; panels per task */
     int64_t block_rows, block_panels;       /* per task */
     int64_t row_blocks, panel_blocks;       /* tasks of one product */
     size_t offsets_at, start_at, packed_at; /* workspace: [depth], [panels * columns], b */

@@ -13,17 +13,18 @@
 #define EACH_ROW(i)    _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++)
 #define EACH_VECTOR(j) _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++)
 
-/* The first `vectors` of a panel's registers. */
-__attribute__((always_inline)) static inline void run(const mn_tile *tile, int rows, int vectors,
-                                                      int columns)
+/* Rows from `first` on, and the first `vectors` of a panel's registers. */
+__attribute__((always_inline)) static inline void run(const mn_tile *tile, int first, int rows,
+                                                      int vectors, int columns)
 {
-    const float *a[MAX_ROWS], *b = tile->b, *from = tile->accumulate ? tile->c : tile->start;
-    const ptrdiff_t *at = tile->offsets, *end = at + tile->depth;
     const ptrdiff_t ldc = tile->ldc, step = tile->accumulate ? ldc : 0;
+    float *c = tile->c + first * ldc;
+    const float *a[MAX_ROWS], *b = tile->b, *from = tile->accumulate ? c : tile->start;
+    const ptrdiff_t *at = tile->offsets, *end = at + tile->depth;
     __m512 sum[MAX_ROWS][MAX_VECTORS];
     EACH_ROW(i)
     {
-        a[i] = tile->a[i];
+        a[i] = tile->a[first + i];
         EACH_VECTOR(j)
         sum[i][j] = _mm512_loadu_ps(from + i * step + 16 * j);
     }
@@ -42,26 +43,27 @@ __attribute__((always_inline)) static inline void run(const mn_tile *tile, int r
     }
     EACH_ROW(i)
     EACH_VECTOR(j)
-    _mm512_storeu_ps(tile->c + i * ldc + 16 * j, sum[i][j]);
+    _mm512_storeu_ps(c + i * ldc + 16 * j, sum[i][j]);
 }
 
 static void wide64(const mn_tile *tile)
 {
-    run(tile, 6, 4, 64);
+    run(tile, 0, 6, 4, 64);
 }
 
 static void narrow64(const mn_tile *tile)
 {
-    run(tile, 6, 2, 64);
+    run(tile, 0, 6, 2, 64);
 }
 
 static void wide32(const mn_tile *tile)
 {
-    run(tile, 8, 2, 32);
+    run(tile, 0, 8, 2, 32);
 }
 
-/* Sixteen rows' addresses do not fit the registers. These two need fewer: rows that are one float
- * apart; and rows that are equally far apart, with depths (a multiple of four) side by side. */
+/* Sixteen rows' addresses do not fit the registers: eight at a time are taken. These two need
+ * fewer: rows that are one float apart; and rows that are equally far apart, with depths (a
+ * multiple of four) side by side. */
 __attribute__((always_inline)) static inline void adjacent16(const mn_tile *tile, __m512 sum[16])
 {
     const int rows = 16;
@@ -106,7 +108,8 @@ static void wide16(const mn_tile *tile)
     EACH_ROW(i)
     even &= tile->a[i] == tile->a[0] + i * step;
     if (!even || (step != 1 && !(tile->contiguous && tile->depth % 4 == 0))) {
-        run(tile, 16, 1, 16);
+        run(tile, 0, 8, 1, 16);
+        run(tile, 8, 8, 1, 16);
         return;
     }
     const float *from = tile->accumulate ? tile->c : tile->start;

@@ -58,12 +58,17 @@ void mn_row_store(const mn_call *call, const mn_view *view, int64_t start, int64
     }
 }
 
-void mn_row_finish(const mn_call *call, int64_t start, int64_t n, float *row)
+void mn_row_activate(const mn_call *call, int64_t n, float *row)
 {
     static const float limits[2] = {0, INFINITY};
     /* The shift makes 0 of -0, as ReLU does. */
     if (call->op == &mn_ops[MN_OP_conv2d_relu] || call->op == &mn_ops[MN_OP_linear_relu])
         mn_bodies_of(call)->adjust((size_t)n, limits, 1, 0, row);
+}
+
+void mn_row_finish(const mn_call *call, int64_t start, int64_t n, float *row)
+{
+    mn_row_activate(call, n, row);
     mn_row_store(call, &call->out[0], start, n, row);
 }
 

@@ -46,8 +46,9 @@ const float *mn_row_load(const mn_call *call, const mn_view *view, int64_t start
 float *mn_row_place(const mn_view *view, int64_t start, float *scratch);
 void mn_row_store(const mn_call *call, const mn_view *view, int64_t start, int64_t n,
                   const float *row);
-/* Stores n results of a product or convolution from element `start` of output 0 on, through ReLU
- * where the op is one with it. row changes. */
+/* ReLU, where the op is a product or convolution that is one with it. */
+void mn_row_activate(const mn_call *call, int64_t n, float *row);
+/* The same, and stores the n results from element `start` of output 0 on. row changes. */
 void mn_row_finish(const mn_call *call, int64_t start, int64_t n, float *row);
 
 /* Calls run(arg, begin, end) for pieces of [0, n), `chunk` long, on the call's threads. */
