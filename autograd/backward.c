@@ -292,6 +292,8 @@ static bool fill_call(mn_backward_call *call, const mn_node *node, const mn_pass
         call->grad_out[i] = node->outputs[i].grad;
         reached = reached || call->grad_out[i];
     }
+    if (reached && node->inputs[0].saved.again && call->needs[1]) /* x, for the weight's gradient */
+        call->in[0] = mn_make_again(&node->inputs[0]);
     return reached;
 }
 
