@@ -207,10 +207,11 @@ static mn_status add_gradient(mn_context *context, mn_tensor **sum, mn_tensor *g
     return MN_OK;
 }
 
-static mn_status deliver_to_leaf(mn_tensor *leaf, mn_tensor *gradient, const mn_pass *pass)
+static mn_status deliver_to_leaf(mn_tensor *leaf, mn_tensor *gradient, bool sole,
+                                 const mn_pass *pass)
 {
     if (!pass->targets)
-        return mn_leaf_accumulate(leaf, gradient, pass);
+        return mn_leaf_accumulate(leaf, gradient, sole, pass);
     for (int i = 0; i < pass->target_count; i++) {
         if (pass->targets[i] == leaf)
             MN_TRY(add_gradient(leaf->context, &pass->gradients[i], gradient));
@@ -228,10 +229,15 @@ static void collect(const mn_node *node, const mn_pass *pass)
     }
 }
 
-static mn_status deliver(mn_context *context, mn_node *node, int index, mn_tensor *gradient,
+static mn_status deliver(mn_node *node, int index, const mn_backward_call *call,
                          const mn_pass *pass)
 {
+    mn_context *context = node->context;
     mn_node_input *input = &node->inputs[index];
+    mn_tensor *gradient = call->grad_in[index];
+    int uses = 0;
+    for (int i = 0; i < node->input_count; i++)
+        uses += call->grad_in[i] == gradient;
     if (!same_kind(&input->view, gradient)) {
         char wanted[80], given[80];
         mn_view view = mn_tensor_as_view(gradient);
@@ -240,7 +246,7 @@ static mn_status deliver(mn_context *context, mn_node *node, int index, mn_tenso
                        mn_tensor_describe(&input->view, wanted, sizeof wanted));
     }
     if (input->leaf)
-        return deliver_to_leaf(input->leaf, gradient, pass);
+        return deliver_to_leaf(input->leaf, gradient, uses == 1, pass);
     return add_gradient(context, &input->producer->outputs[input->output].grad, gradient);
 }
 
@@ -292,6 +298,8 @@ static bool fill_call(mn_backward_call *call, const mn_node *node, const mn_pass
         call->grad_out[i] = node->outputs[i].grad;
         reached = reached || call->grad_out[i];
     }
+    if (reached && node->inputs[0].saved.again && call->needs[1]) /* x, for the weight's gradient */
+        call->in[0] = mn_make_again(&node->inputs[0]);
     return reached;
 }
 
@@ -308,7 +316,7 @@ static void run_backward(mn_node *node, const mn_pass *pass)
         mn_fail(context, status, "%s: backward failed", node->op->name);
     for (int i = 0; i < node->input_count && mn_ok(context); i++) {
         if (call.needs[i] && call.grad_in[i])
-            deliver(context, node, i, call.grad_in[i], pass);
+            deliver(node, i, &call, pass);
     }
 }
 
@@ -444,7 +452,7 @@ mn_status mn_backward_from(mn_tensor *root, mn_tensor *seed, mn_grad_state state
     if (root->node)
         return backward_graph(&pass, root, seed);
     MN_TRY(mn_leaf_admits(root, &pass));
-    return mn_leaf_accumulate(root, seed, &pass);
+    return mn_leaf_accumulate(root, seed, false, &pass);
 }
 
 mn_status mn_backward(mn_tensor *root, double weight)

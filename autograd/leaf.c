@@ -121,13 +121,25 @@ mn_status mn_leaf_admits(mn_tensor *tensor, const mn_pass *pass)
     return mn_fail(tensor->context, MN_ERR_STATE, "%s (%s)", text, name[0] ? name : "unnamed leaf");
 }
 
-mn_status mn_leaf_accumulate(mn_tensor *tensor, mn_tensor *gradient, const mn_pass *pass)
+/* Nobody but the caller has what the gradient holds, and it is as the leaf's own would be.
+ * Observers want to see the leaf's gradient written. */
+static bool can_take(const mn_tensor *leaf, const mn_tensor *gradient)
+{
+    return gradient->references == 1 && gradient->storage->references == 1 && !gradient->node &&
+           gradient->storage->bytes == mn_tensor_bytes(gradient) && !leaf->context->observers &&
+           gradient->dtype == (leaf->dtype == MN_F64 ? MN_F64 : MN_F32);
+}
+
+mn_status mn_leaf_accumulate(mn_tensor *tensor, mn_tensor *gradient, bool sole, const mn_pass *pass)
 {
     mn_context *context = tensor->context;
     if (context->keeps_gradients)
         return MN_OK;
     mn_leaf *leaf = mn_tensor_leaf(tensor);
-    if (leaf && !leaf->grad)
+    const bool taken = leaf && !leaf->grad && sole && can_take(tensor, gradient);
+    if (taken)
+        leaf->grad = mn_retain(gradient);
+    else if (leaf && !leaf->grad)
         leaf->grad = mn_tensor_new_unscoped(context, tensor->dtype == MN_F64 ? MN_F64 : MN_F32,
                                             tensor->ndim, tensor->shape);
     if (!leaf || !leaf->grad)
@@ -135,9 +147,9 @@ mn_status mn_leaf_accumulate(mn_tensor *tensor, mn_tensor *gradient, const mn_pa
     static const mn_blend_attributes sum = {1, 1};
     mn_tensor *inputs[2] = {leaf->grad, gradient};
     context->gradient_of = tensor;
-    if (leaf->state == MN_GRAD_NONE)
+    if (leaf->state == MN_GRAD_NONE && !taken)
         mn_dispatch1(context, MN_OP_assign, inputs, 2, NULL);
-    else
+    else if (!taken)
         mn_dispatch1(context, MN_OP_blend, inputs, 2, &sum);
     context->gradient_of = NULL;
     MN_TRY(mn_error_status(context));

@@ -15,6 +15,7 @@ typedef struct mn_node mn_node;
 typedef struct mn_saved {
     mn_tensor *tensor; /* detached header on the storage, or NULL */
     uint64_t version;  /* of the storage when it was saved */
+    bool again;        /* not kept: an input that its producer can make again, or such an output */
 } mn_saved;
 
 typedef struct mn_node_input {
@@ -69,6 +70,11 @@ typedef struct mn_pass {
 /* The context's state, made when it is not there; NULL records an error. */
 mn_autograd *mn_autograd_state(mn_context *context);
 void mn_node_release(mn_context *context, mn_node *node);
+/* Marks what the node need not keep because it can be made again. Its inputs' views and producers
+ * are known. */
+void mn_spare(mn_node *node, mn_tensor *const *inputs);
+/* An input that was spared, in the scope; NULL after an error. */
+mn_tensor *mn_make_again(const mn_node_input *input);
 /* Drops saved tensors and edges. Producers without other owners are freed. */
 void mn_node_drop(mn_context *context, mn_node *node);
 
@@ -76,7 +82,8 @@ void mn_node_drop(mn_context *context, mn_node *node);
 void mn_leaf_forget(mn_leaf *leaf);
 /* MN_OK if a gradient of the pass may be added to the leaf's; else the error. */
 mn_status mn_leaf_admits(mn_tensor *leaf, const mn_pass *pass);
-/* Adds gradient into the leaf's buffer; the first contribution overwrites it. */
-mn_status mn_leaf_accumulate(mn_tensor *leaf, mn_tensor *gradient, const mn_pass *pass);
+/* Adds gradient into the leaf's buffer; the first contribution overwrites it, or, if it is the
+ * caller's `sole` use of the gradient, may become it. */
+mn_status mn_leaf_accumulate(mn_tensor *leaf, mn_tensor *gradient, bool sole, const mn_pass *pass);
 
 #endif

@@ -95,9 +95,11 @@ static bool save(mn_saved *saved, const mn_tensor *tensor, uint32_t kept, int in
 {
     if (!tensor || !(kept >> index & 1u))
         return true;
+    saved->version = tensor->storage->version;
+    if (saved->again)
+        return true;
     saved->tensor = mn_tensor_view_unscoped(tensor->storage, tensor->offset, tensor->dtype,
                                             tensor->ndim, tensor->shape);
-    saved->version = tensor->storage->version;
     return saved->tensor != NULL;
 }
 
@@ -134,7 +136,7 @@ static mn_node *node_create(mn_context *context, const mn_op *op, int input_coun
     return node;
 }
 
-static bool fill_input(mn_node *node, int index, mn_tensor *tensor)
+static void fill_input(mn_node *node, int index, mn_tensor *tensor)
 {
     mn_node_input *input = &node->inputs[index];
     input->view = mn_tensor_as_view(tensor);
@@ -147,14 +149,16 @@ static bool fill_input(mn_node *node, int index, mn_tensor *tensor)
         else
             input->leaf = mn_retain(tensor);
     }
-    return save(&input->saved, tensor, node->op->saves_inputs, index);
 }
 
 static bool fill_node(mn_node *node, mn_tensor *const *inputs, mn_tensor *const *outputs)
 {
     bool filled = mn_ok(node->context);
+    for (int i = 0; i < node->input_count; i++)
+        fill_input(node, i, inputs[i]);
+    mn_spare(node, inputs);
     for (int i = 0; i < node->input_count && filled; i++)
-        filled = fill_input(node, i, inputs[i]);
+        filled = save(&node->inputs[i].saved, inputs[i], node->op->saves_inputs, i);
     for (int i = 0; i < node->op->outputs && filled; i++)
         filled = save(&node->outputs[i].saved, outputs[i], node->op->saves_outputs, i);
     return filled;

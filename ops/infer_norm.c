@@ -95,7 +95,8 @@ mn_status mn_infer_batch_norm_backward(mn_infer *infer)
     return MN_OK;
 }
 
-/* Inputs g, x, w, b or none, two statistics, y; outputs dx, dw, db, and without b dresidual. */
+/* Inputs g, x, w, b or none, two statistics, y, which may be missing with b; outputs dx, dw, db,
+ * and without b dresidual. */
 mn_status mn_infer_batch_norm_relu_backward(mn_infer *infer)
 {
     static const char *const names[] = {"the weight", "the bias", "the mean", "rstd"};
@@ -107,9 +108,11 @@ mn_status mn_infer_batch_norm_relu_backward(mn_infer *infer)
     if (!bias)
         MN_TRY(check_channels(infer, 1, names + 2, 4, 5));
     MN_TRY(mn_need_same_dtype(infer, 1, 0));
-    MN_TRY(mn_need_same_dtype(infer, 6, 0));
     MN_TRY(mn_need_same_shape(infer, 0, "the gradient", 1, "the input"));
-    MN_TRY(mn_need_same_shape(infer, 6, "the result", 1, "the input"));
+    if (infer->in[6].present || !bias) {
+        MN_TRY(mn_need_same_dtype(infer, 6, 0));
+        MN_TRY(mn_need_same_shape(infer, 6, "the result", 1, "the input"));
+    }
     mn_output_like(infer, 0, 1);
     mn_output_like(infer, 1, 2);
     mn_output_like(infer, 2, 2);

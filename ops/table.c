@@ -87,6 +87,7 @@ static const struct {
     {MN_OP_affine, "mn_neg mn_add_scalar mn_mul_scalar"},
     {MN_OP_batch_norm_inference, "mn_batch_norm"},
     {MN_OP_batch_norm_inference_relu, "mn_batch_norm_relu"},
+    {MN_OP_batch_norm_relu_again, ""}, /* backward, which needs a result that was not kept */
     {MN_OP_blend, "mn_tensor_add mn_ema_update"},
     {MN_OP_adjust, "mn_tensor_scale mn_tensor_clamp mn_clip_grad_value"},
     {MN_OP_grad_unscale, "mn_grad_scaler_unscale mn_grad_scaler_step"},

@@ -226,7 +226,7 @@ printf 'old' >kept.safetensors
 # no memory (a sanitizer's address space is too large to limit)
 if ! grep -qa __asan_init "$minim"; then
     (
-        ulimit -v 60000
+        ulimit -v 50000
         exec "$minim" train $data --epochs 1 --model cnn-small --threads 2 --checkpoint memory.st
     ) >out 2>err
     [ $? = 1 ] && grep -q '^minim: train: .*no memory' err || fail "no memory: $(cat err)"

@@ -61,6 +61,19 @@ static mn_tensor *build_batch_norm_relu(mn_context *ctx, mn_tensor **in, const o
     return mn_batch_norm_relu(in[0], in[1], in[2], running, c->p[1] ? in[5] : NULL, &o);
 }
 
+/* The convolution's work on each element is enough for its input to be made again in backward. */
+static mn_tensor *build_norm_conv2d(mn_context *ctx, mn_tensor **in, const op_case *c)
+{
+    (void)ctx;
+    (void)c;
+    mn_batch_norm_options o = mn_batch_norm_options_default();
+    o.training = true;
+    mn_tensor *running[3] = {in[3], in[4], NULL};
+    mn_conv2d_options conv = mn_conv2d_options_default();
+    return mn_conv2d(mn_batch_norm_relu(in[0], in[1], in[2], running, NULL, &o), in[5], NULL,
+                     &conv);
+}
+
 /* parameters: groups, or axes of a layer norm, negative; 1: the second input is the bias */
 static mn_tensor *build_group_norm(mn_context *ctx, mn_tensor **in, const op_case *c)
 {
@@ -153,6 +166,8 @@ const op_case mn_cases_image[] = {
          .p = {1}, .once = true),
     CASE("batch norm add relu", .build = build_batch_norm_relu,
          .inputs = {BN_INPUTS(N(2, 3, 2, 5), 5), N(2, 3, 2, 5)}, .p = {1, 1}, .once = true),
+    CASE("batch norm relu conv", .build = build_norm_conv2d,
+         .inputs = {BN_INPUTS(N(3, 2, 2, 3), 3), N(128, 2, 2, 3)}, .once = true),
     CASE("batch norm relu eval", .build = build_batch_norm_relu,
          .inputs = {BN_INPUTS(N(2, 3, 2, 5), 5)}, .once = true),
     CASE("batch norm add relu eval", .build = build_batch_norm_relu,

@@ -446,6 +446,21 @@ void mn_cpu_batch_norm_inference(const mn_call *call)
     sweep(&m);
 }
 
+/* With the factors that batch_norm_relu had, and so with its bits. */
+void mn_cpu_batch_norm_relu_again(const mn_call *call)
+{
+    norm m = norm_of(call, &call->in[0], NULL);
+    const float *weight = vector(&m, 1), *bias = vector(&m, 2);
+    const float *mean = vector(&m, 3), *rstd = vector(&m, 4);
+    m.relu = true;
+    for (int64_t c = 0; c < m.channels; c++) {
+        m.mean[c] = mean[c];
+        m.scale[c] = rstd[c] * weight[c];
+        m.shift[c] = bias[c];
+    }
+    sweep(&m);
+}
+
 /* ---- backward -------------------------------------------------------------------------------- */
 
 /* The tables have mean, rstd in `gradient` and, for the mask, scale and bias. */

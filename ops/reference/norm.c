@@ -143,13 +143,30 @@ void mn_ref_batch_norm_inference_relu(const mn_call *call, double *const in[], d
     mn_ref_finish_relu(call, mn_has_input(call, 5) ? in[5] : NULL, out[0]);
 }
 
+/* y = max((x - mean) rstd w + b, 0)   (inputs x, w, b, mean, rstd) */
+void mn_ref_batch_norm_relu_again(const mn_call *call, double *const in[], double *const out[])
+{
+    const int64_t C = channels_of(&call->in[0]);
+    for (int64_t i = 0; i < call->in[0].numel; i++) {
+        const int64_t c = i % C;
+        out[0][i] = (in[0][i] - in[3][c]) * in[4][c] * in[1][c] + in[2][c];
+    }
+    mn_ref_finish_relu(call, NULL, out[0]);
+}
+
 /* dresidual = y <= 0 ? 0 : g; the rest is batch_norm's with it for g
- * (inputs g, x, w, b or none, mean, rstd, y) */
+ * (inputs g, x, w, b or none, mean, rstd, y or none: y is what x gives) */
 void mn_ref_batch_norm_relu_backward(const mn_call *call, double *const in[], double *const out[])
 {
     double *const inputs[5] = {in[0], in[1], in[2], in[4], in[5]};
+    const bool given = mn_has_input(call, 6);
+    const int64_t C = channels_of(&call->in[1]);
     for (int64_t i = 0; i < call->in[0].numel; i++) {
-        in[0][i] = in[6][i] <= 0 ? 0 : in[0][i];
+        const int64_t c = i % C;
+        const double y = given ? in[6][i]
+                               : rounded(call->in[1].dtype,
+                                         (in[1][i] - in[4][c]) * in[5][c] * in[2][c] + in[3][c]);
+        in[0][i] = y <= 0 ? 0 : in[0][i];
         if (!mn_has_input(call, 3))
             out[3][i] = in[0][i];
     }
