@@ -151,14 +151,19 @@ static void add_strip(const weight_grad *w, strip *s, int64_t leaf, int64_t pane
     const int64_t width = w->kernels->columns, panel_floats = s->pixels * width;
     const int64_t panels = mn_min(w->task_panels, w->panels - panel), column = panel * width;
     const int64_t row = (s->image * strips->y.points + s->first_row) * strips->x.points;
+    /* Its rows are those of the only panel. */
+    const bool in_place = w->gradient.view->dtype == MN_F32 && w->gradient.ld == width;
     for (int64_t group = 0; group < w->groups; group++) {
         mn_region region = {row, group * w->columns + column, s->pixels,
                             mn_min(panels * width, w->columns - column)};
-        mn_pack_straight(w->kernels, &w->gradient, &region, s->packed, panel_floats);
+        const float *packed = s->packed;
+        if (in_place)
+            packed = mn_matrix_read(&w->gradient, row, 0, s->pixels * width, NULL);
+        else
+            mn_pack_straight(w->kernels, &w->gradient, &region, s->packed, panel_floats);
         for (int64_t p = 0; p < panels; p++)
-            add_panel(w, s, s->origin + group * w->strips.group_channels,
-                      s->packed + p * panel_floats, w->columns - column - p * width,
-                      mn_conv_partial(w, leaf, group, panel + p));
+            add_panel(w, s, s->origin + group * w->strips.group_channels, packed + p * panel_floats,
+                      w->columns - column - p * width, mn_conv_partial(w, leaf, group, panel + p));
     }
 }
 
