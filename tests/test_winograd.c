@@ -15,12 +15,14 @@ typedef struct shape {
 } shape;
 
 /* F(4x4), whole tiles and not, all paddings; one with so many filters that threads share the
- * image's transforms, and sums are cut; F(2x2); narrow panels of many channels, in two groups. */
+ * image's transforms, and sums are cut; F(2x2); narrow panels of many channels, in two
+ * groups; images large enough to be fetched ahead. */
 static const shape served[] = {
-    {17, 16, 16, 32, 16, 1}, {7, 13, 11, 32, 48, 1}, {3, 19, 18, 32, 32, 2},
-    {260, 4, 4, 32, 80, 1},  {1, 34, 33, 32, 64, 1}, {17, 7, 7, 112, 32, 1},
-    {64, 4, 3, 352, 336, 1}, {9, 11, 10, 48, 80, 0}, {4, 9, 13, 64, 80, 1},
-    {15, 6, 5, 32, 128, 1},  {4, 15, 14, 64, 32, 0}, {17, 8, 7, 144, 144, 1},
+    {17, 16, 16, 32, 16, 1},  {7, 13, 11, 32, 48, 1}, {3, 19, 18, 32, 32, 2},
+    {260, 4, 4, 32, 80, 1},   {1, 34, 33, 32, 64, 1}, {17, 7, 7, 112, 32, 1},
+    {64, 4, 3, 352, 336, 1},  {9, 11, 10, 48, 80, 0}, {4, 9, 13, 64, 80, 1},
+    {15, 6, 5, 32, 128, 1},   {4, 15, 14, 64, 32, 0}, {17, 8, 7, 144, 144, 1},
+    {129, 16, 16, 16, 16, 1},
 };
 #define SHARED 6
 /* Channels, tiles, or too much of the tiles outside of the image. */

@@ -166,45 +166,68 @@ TRANSFORM filter_gradient4(const lanes *d, lanes *r)
 #else
 #define UNROLL _Pragma("GCC unroll 6")
 #endif
+/* Whole tiles, for speed; not where registers are few, nor for filters. */
+#if defined(__AVX__) || defined(__aarch64__)
+#define UNROLLED true
+#else
+#define UNROLLED false
+#endif
 /* Keeps compilers from making an address of each load and store ahead, and fetching all those from
  * memory, where a few distances would do. */
 #define OPAQUE(pointer) __asm__("" : "+r"(pointer))
 
-/* Down the columns of one register's tile, then across the rows. Unrolled, most of what lies
- * between stays in registers. */
-TRANSFORM transform_tile(const mn_winograd_tiles *t, const float *in, float *out, const lanes *bias,
-                         lanes *bad, transform_fn *transform, int from, int to)
+TRANSFORM transform_column(const mn_winograd_tiles *t, const float *in, lanes (*half)[LARGEST],
+                           int x, transform_fn *transform, int from, int to)
 {
-    lanes half[LARGEST][LARGEST], d[LARGEST], r[LARGEST];
-    UNROLL for (int x = 0; x < from; x++, in += t->in_step)
+    lanes d[LARGEST], r[LARGEST];
+    OPAQUE(in);
+    UNROLL for (int y = 0; y < from; y++) lanes_load(&d[y], in + y * t->in_row);
+    transform(d, r);
+    UNROLL for (int y = 0; y < to; y++) half[y][x] = r[y];
+}
+
+TRANSFORM transform_row(const mn_winograd_tiles *t, const lanes *half, float *out,
+                        const lanes *bias, lanes *bad, transform_fn *transform, int to)
+{
+    lanes r[LARGEST];
+    OPAQUE(out);
+    transform(half, r);
+    UNROLL for (int x = 0; x < to; x++)
     {
-        OPAQUE(in);
-        UNROLL for (int y = 0; y < from; y++) lanes_load(&d[y], in + y * t->in_row);
-        transform(d, r);
-        UNROLL for (int y = 0; y < to; y++) half[y][x] = r[y];
-    }
-    UNROLL for (int y = 0; y < to; y++, out += t->out_row)
-    {
-        OPAQUE(out);
-        transform(half[y], r);
-        UNROLL for (int x = 0; x < to; x++)
-        {
-            if (bias) {
-                r[x] += *bias;
-                *bad = mul_add(r[x], 0, *bad); /* NaN, if it is not finite */
-            }
-            lanes_store(out + x * t->out_step, &r[x]);
+        if (bias) {
+            r[x] += *bias;
+            *bad = mul_add(r[x], 0, *bad); /* NaN, if it is not finite */
         }
+        lanes_store(out + x * t->out_step, &r[x]);
     }
 }
 
+/* Down the columns of one register's tile, then across the rows. Unrolled, most of what lies
+ * between stays in registers. */
+TRANSFORM transform_tile(const mn_winograd_tiles *t, const float *in, float *out, const lanes *bias,
+                         lanes *bad, transform_fn *transform, int from, int to, bool unrolled)
+{
+    lanes half[LARGEST][LARGEST];
+    if (unrolled) {
+        UNROLL for (int x = 0; x < from; x++, in += t->in_step)
+            transform_column(t, in, half, x, transform, from, to);
+        UNROLL for (int y = 0; y < to; y++, out += t->out_row)
+            transform_row(t, half[y], out, bias, bad, transform, to);
+        return;
+    }
+    for (int x = 0; x < from; x++, in += t->in_step)
+        transform_column(t, in, half, x, transform, from, to);
+    for (int y = 0; y < to; y++, out += t->out_row)
+        transform_row(t, half[y], out, bias, bad, transform, to);
+}
+
 TRANSFORM transform_tiles(const mn_winograd_tiles *t, const float *in, float *out,
-                          transform_fn *transform, int from, int to)
+                          transform_fn *transform, int from, int to, bool unrolled)
 {
     const mn_winograd_tiles own = *t; /* stores cannot change it */
     for (int64_t tile = 0; tile < own.count; tile++, in += own.in_next, out += own.out_next)
         for (int64_t i = 0; i < own.n; i += LANES)
-            transform_tile(&own, in + i, out + i, NULL, NULL, transform, from, to);
+            transform_tile(&own, in + i, out + i, NULL, NULL, transform, from, to, unrolled);
 }
 
 static inline __attribute__((always_inline)) bool
@@ -217,7 +240,7 @@ transform_results(const mn_winograd_tiles *t, const float *in, float *out, const
         for (int64_t i = 0; i < own.n; i += LANES) {
             lanes b;
             lanes_load(&b, bias + i);
-            transform_tile(&own, in + i, out + i, &b, &bad, transform, from, to);
+            transform_tile(&own, in + i, out + i, &b, &bad, transform, from, to, UNROLLED);
         }
     bool finite = true;
     for (int i = 0; i < LANES; i++)
@@ -225,19 +248,19 @@ transform_results(const mn_winograd_tiles *t, const float *in, float *out, const
     return finite;
 }
 
-#define WINOGRAD(name, from, to)                                                                   \
+#define WINOGRAD(name, from, to, unrolled)                                                         \
     static void winograd_##name(const mn_winograd_tiles *t, const float *in, float *out)           \
     {                                                                                              \
-        transform_tiles(t, in, out, name, from, to);                                               \
+        transform_tiles(t, in, out, name, from, to, unrolled);                                     \
     }
-WINOGRAD(image2, 4, 4)
-WINOGRAD(image4, 6, 6)
-WINOGRAD(gradient2, 2, 4)
-WINOGRAD(gradient4, 4, 6)
-WINOGRAD(filter2, 3, 4)
-WINOGRAD(filter4, 3, 6)
-WINOGRAD(filter_gradient2, 4, 3)
-WINOGRAD(filter_gradient4, 6, 3)
+WINOGRAD(image2, 4, 4, UNROLLED)
+WINOGRAD(image4, 6, 6, UNROLLED)
+WINOGRAD(gradient2, 2, 4, UNROLLED)
+WINOGRAD(gradient4, 4, 6, UNROLLED)
+WINOGRAD(filter2, 3, 4, false)
+WINOGRAD(filter4, 3, 6, false)
+WINOGRAD(filter_gradient2, 4, 3, false)
+WINOGRAD(filter_gradient4, 6, 3, false)
 
 static bool winograd_result2(const mn_winograd_tiles *t, const float *in, float *out,
                              const float *bias)

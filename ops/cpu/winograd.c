@@ -27,6 +27,12 @@
  * 1.3 times as fast with 256 and 512, but not where each reads all points. */
 #define WIDE_CHANNELS 128
 
+/* Elements of image and result from which on they are fetched ahead, and floats of a block with
+ * which they fit the second-level cache. */
+#define AHEAD_LEAST (INT64_C(1) << 20)
+#define AHEAD_MOST  (INT64_C(256) << 10)
+#define CACHE_LINE  64
+
 /* ---- cutting --------------------------------------------------------------------------------- */
 
 /* How many products fewer tiles of m x m results need, the part beyond the edge counted. */
@@ -220,15 +226,36 @@ static void filter_task(void *arg, int64_t panel, int slot)
 
 /* ---- products and results -------------------------------------------------------------------- */
 
+/* Memory that will be needed soon, fetched some bytes at a time. */
+typedef struct ahead {
+    const char *at, *end;
+    int64_t bytes;
+} ahead;
+
+static ahead ahead_of(const mn_view *view, int64_t start, int64_t end, int64_t times)
+{
+    const char *at = mn_element(view, start), *last = mn_element(view, end);
+    return (ahead){at, last, mn_ceil_div(last - at, times)};
+}
+
+static void fetch(ahead *a)
+{
+    const char *at = a->at, *end = a->end - at < a->bytes ? a->end : at + a->bytes;
+    for (; at < end; at += CACHE_LINE)
+        __builtin_prefetch(at, 0, 2);
+    a->at = at;
+}
+
 /* Some lines of tiles, times some panels of filters. */
 typedef struct block {
     int64_t line, lines, tiles;
     int64_t panel, columns;
     int slot;
     float *points, *products, *rows;
+    ahead image, result; /* of the next block, of this one */
 } block;
 
-static void multiply(const mn_conv_gather *g, const block *b)
+static void multiply(const mn_conv_gather *g, block *b)
 {
     static const float zeros[MN_TILE_MAX_COLUMNS];
     const int64_t rows = g->kernels->rows, width = g->kernels->columns;
@@ -248,6 +275,8 @@ static void multiply(const mn_conv_gather *g, const block *b)
                     tile.a[i] = points + mn_min(t + i, b->tiles - 1) * channels;
                 tile.c = b->products + xi * product_step(g) + t * b->columns + column;
                 g->kernels->wide(&tile);
+                fetch(&b->image);
+                fetch(&b->result);
             }
         }
     }
@@ -265,13 +294,15 @@ static void store_row(const mn_conv_gather *g, const block *b, int64_t at, float
             mn_row_finish(g->call, (at + q) * g->columns + first, n, row + q * n);
 }
 
-/* Results of the block's products, line by line; false: one is not finite. */
+/* Results of the block's products, line by line, in place where they are whole tiles of f32; false:
+ * one is not finite. */
 static bool finish(const mn_conv_gather *g, const block *b)
 {
     const mn_winograd *w = &g->winograd;
     mn_winograd_result *body = mn_winograd_bodies_of(g->call)->result[w->m == 4];
     const int64_t step = product_step(g), row = w->across * w->m * b->columns;
     const float *bias = (float *)mn_workspace(g->call, g->bias_at) + b->panel * g->kernels->columns;
+    const bool whole = b->columns == g->columns && w->strips.x.points == g->strips.x.points;
     const mn_winograd_tiles tiles = {.n = b->columns,
                                      .count = w->across,
                                      .in_row = w->n * step,
@@ -285,9 +316,13 @@ static bool finish(const mn_conv_gather *g, const block *b)
         const int64_t image = (b->line + line) / w->strips.count;
         const int64_t p = (b->line + line) % w->strips.count * w->m;
         const int64_t at = (image * g->strips.y.points + p) * g->strips.x.points;
-        finite = body(&tiles, b->products + line * w->across * b->columns, b->rows, bias) && finite;
-        for (int64_t i = 0; i < mn_min(w->m, g->strips.y.points - p); i++)
-            store_row(g, b, at + i * g->strips.x.points, b->rows + i * row);
+        const int64_t count = mn_min(w->m, g->strips.y.points - p);
+        float *rows = whole && count == w->m
+                          ? mn_row_place(&g->call->out[0], at * b->columns, b->rows)
+                          : b->rows;
+        finite = body(&tiles, b->products + line * w->across * b->columns, rows, bias) && finite;
+        for (int64_t i = 0; i < count; i++)
+            store_row(g, b, at + i * g->strips.x.points, rows + i * row);
     }
     return finite;
 }
@@ -342,11 +377,41 @@ static void panel_task(void *arg, int64_t panel, int slot)
     }
 }
 
+/* Row of all images that is `below` a line's first row of results. */
+static int64_t row_of(const mn_winograd *w, int64_t line, int64_t size, int64_t below)
+{
+    const int64_t row = line % w->strips.count * w->m + below;
+    return line / w->strips.count * size + mn_min(mn_max(row, 0), size);
+}
+
+/* Blocks are taken in order, so that a thread's next one is likely to be as far away as there are
+ * threads. */
+static void look_ahead(const mn_conv_gather *g, block *b)
+{
+    const mn_winograd *w = &g->winograd;
+    const mn_matrix *x = &g->strips.image;
+    const mn_view *y = &g->call->out[0];
+    const int64_t next = b->line + mn_call_threads(g->call) * w->block;
+    const int64_t last = b->line + b->lines - 1, last_next = mn_min(next + w->block, w->lines) - 1;
+    const int64_t times = w->n * w->n * g->group_panels * mn_ceil_div(b->tiles, g->kernels->rows);
+    const int64_t of_x = g->strips.y.size, low = mn_conv_low(&g->strips.y);
+    const int64_t of_y = g->strips.y.points, row = g->strips.x.points * g->columns;
+    if (x->view->numel + y->numel < AHEAD_LEAST ||
+        w->n * w->n * (g->point_step + product_step(g)) > AHEAD_MOST)
+        return;
+    b->result =
+        ahead_of(y, row_of(w, b->line, of_y, 0) * row, row_of(w, last, of_y, w->m) * row, times);
+    if (next <= last_next)
+        b->image = ahead_of(x->view, row_of(w, next, of_x, low) * x->ld,
+                            row_of(w, last_next, of_x, low + w->n) * x->ld, times);
+}
+
 static void block_task(void *arg, int64_t index, int slot)
 {
     const mn_conv_gather *g = arg;
     block b = block_of(g, index, slot);
     transform(g, &b);
+    look_ahead(g, &b);
     for (int64_t group = 0; group < groups(g); group++)
         multiply_group(g, &b, group, index);
 }
