@@ -17,10 +17,12 @@
 #define GROUP_COLUMNS 128
 /* Blocks that a call should have. */
 #define BLOCKS 8
-/* Tiles from which on F(4x4) pays for its filters. */
-#define F4_TILES 64
-/* Transformed filters larger than this would come from memory for each block. All points are made
- * first then, if they are not too many, and a task is a panel, whose filters it makes itself. */
+/* Tiles, and tiles times channels, from which on F(4x4) pays for its filters. */
+#define F4_TILES 8
+#define F4_RATE  1024
+/* Transformed filters larger than this, or than half of it with fewer points, would come from
+ * memory for each block. All points are made first then, if they are not too many, and a task is a
+ * panel, whose filters it makes itself. */
 #define FILTER_FLOATS (INT64_C(4) << 20)
 #define SHARED_FLOATS (INT64_C(16) << 20)
 /* Wide panels of more channels would not fit the first-level cache: narrow ones are 1.15 to
@@ -51,9 +53,11 @@ static int64_t choose(const mn_conv_strips *s, int64_t columns, int64_t least4)
     const int64_t tiles2 = s->images * mn_ceil_div(s->y.points, 2) * mn_ceil_div(s->x.points, 2);
     const int64_t tiles4 = s->images * mn_ceil_div(s->y.points, 4) * mn_ceil_div(s->x.points, 4);
     const double gain2 = gain(s, 2), gain4 = gain(s, 4);
-    if (least >= 16 && tiles4 >= least4 && gain4 >= 1.5 && gain4 >= gain2)
+    const bool use2 = least >= 32 && tiles2 >= 128 && gain2 >= 1.5;
+    if (least >= 16 && tiles4 >= least4 && (double)tiles4 * (double)least >= F4_RATE &&
+        gain4 >= 1.5 && (use2 ? gain4 > gain2 : gain4 >= gain2))
         return 4;
-    return least >= 32 && tiles2 >= 128 && gain2 >= 1.5 ? 2 : 0;
+    return use2 ? 2 : 0;
 }
 
 static bool suits(const mn_conv_axis *axis)
@@ -138,16 +142,17 @@ static int64_t groups(const mn_conv_gather *g)
     return mn_ceil_div(g->panels, g->group_panels);
 }
 
-static bool too_many_filters(int64_t n2, int64_t channels, int64_t columns)
+static double filter_floats(int64_t n2, int64_t channels, int64_t columns)
 {
-    return (double)n2 * (double)channels * (double)columns > (double)FILTER_FLOATS;
+    return (double)n2 * (double)channels * (double)columns;
 }
 
 void mn_winograd_choose(mn_conv_gather *g)
 {
     g->winograd = mn_winograd_cut(g->call, &g->strips, g->columns, F4_TILES, &g->kernels);
     const int64_t n2 = g->winograd.n * g->winograd.n, channels = g->strips.channels;
-    if (n2 > 0 && channels > WIDE_CHANNELS && !too_many_filters(n2, channels, g->columns))
+    if (n2 > 0 && channels > WIDE_CHANNELS &&
+        filter_floats(n2, channels, g->columns) <= (double)FILTER_FLOATS)
         g->kernels = mn_gemm_kernels_for(g->call, 16);
 }
 
@@ -159,7 +164,9 @@ mn_status mn_winograd_plan(mn_conv_gather *g)
     const int64_t width = g->kernels->columns, n2 = w->n * w->n, channels = w->strips.channels;
     const int64_t filter = channels * width;
     const double points = (double)n2 * (double)channels * (double)(w->lines * w->across);
-    g->shared = too_many_filters(n2, channels, g->columns) && points <= (double)SHARED_FLOATS;
+    const double filters = filter_floats(n2, channels, g->columns);
+    g->shared = points <= (double)SHARED_FLOATS &&
+                filters > (double)(points < filters ? FILTER_FLOATS / 2 : FILTER_FLOATS);
     if (g->shared)
         cut_blocks(w, TILES_MAX, 1);
     g->point_step = w->tiles * channels + 16;
