@@ -8,6 +8,9 @@
 #include "ops/cpu/body_table.h"
 
 #include <string.h>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
 
 #define POINT_A  0.6875F
 #define POINT_B  1.375F
@@ -34,6 +37,19 @@ static inline void lanes_store(float *to, const lanes *v)
     memcpy(to, v, sizeof *v);
 }
 
+/* a factor + c */
+static inline lanes mul_add(lanes a, float factor, lanes c)
+{
+    const lanes b = factor - (lanes){0};
+#if defined(__AVX512F__)
+    return (lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (lanes)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
 /* ---- along one axis -------------------------------------------------------------------------- */
 
 #define TRANSFORM static inline __attribute__((always_inline)) void
@@ -50,14 +66,14 @@ TRANSFORM image2(const lanes *d, lanes *r)
 
 TRANSFORM image4(const lanes *d, lanes *r)
 {
-    const lanes e = d[4] - SQUARE_B * d[2], o = POINT_A * (d[3] - SQUARE_B * d[1]);
-    const lanes f = d[4] - SQUARE_A * d[2], q = POINT_B * (d[3] - SQUARE_A * d[1]);
-    r[0] = SQUARE_A * SQUARE_B * d[0] + (d[4] - (SQUARE_A + SQUARE_B) * d[2]);
+    const lanes e = mul_add(d[2], -SQUARE_B, d[4]), o = POINT_A * mul_add(d[1], -SQUARE_B, d[3]);
+    const lanes f = mul_add(d[2], -SQUARE_A, d[4]), q = POINT_B * mul_add(d[1], -SQUARE_A, d[3]);
+    r[0] = mul_add(d[0], SQUARE_A * SQUARE_B, mul_add(d[2], -(SQUARE_A + SQUARE_B), d[4]));
     r[1] = e + o;
     r[2] = e - o;
     r[3] = f + q;
     r[4] = f - q;
-    r[5] = SQUARE_A * SQUARE_B * d[1] + (d[5] - (SQUARE_A + SQUARE_B) * d[3]);
+    r[5] = mul_add(d[1], SQUARE_A * SQUARE_B, mul_add(d[3], -(SQUARE_A + SQUARE_B), d[5]));
 }
 
 /* A^T m */
@@ -69,12 +85,12 @@ TRANSFORM result2(const lanes *d, lanes *r)
 
 TRANSFORM result4(const lanes *d, lanes *r)
 {
-    const lanes a = d[1] + d[2], b = POINT_A * (d[1] - d[2]);
-    const lanes c = d[3] + d[4], e = POINT_B * (d[3] - d[4]);
+    const lanes a = d[1] + d[2], b = d[1] - d[2];
+    const lanes c = d[3] + d[4], e = d[3] - d[4];
     r[0] = d[0] + (a + c);
-    r[1] = b + e;
-    r[2] = SQUARE_A * a + SQUARE_B * c;
-    r[3] = SQUARE_A * b + (SQUARE_B * e + d[5]);
+    r[1] = mul_add(b, POINT_A, POINT_B * e);
+    r[2] = mul_add(a, SQUARE_A, SQUARE_B * c);
+    r[3] = mul_add(b, POINT_A * SQUARE_A, mul_add(e, POINT_B * SQUARE_B, d[5]));
 }
 
 /* A g */
@@ -88,8 +104,8 @@ TRANSFORM gradient2(const lanes *d, lanes *r)
 
 TRANSFORM gradient4(const lanes *d, lanes *r)
 {
-    const lanes e = d[0] + SQUARE_A * d[2], o = POINT_A * (d[1] + SQUARE_A * d[3]);
-    const lanes f = d[0] + SQUARE_B * d[2], q = POINT_B * (d[1] + SQUARE_B * d[3]);
+    const lanes e = mul_add(d[2], SQUARE_A, d[0]), o = POINT_A * mul_add(d[3], SQUARE_A, d[1]);
+    const lanes f = mul_add(d[2], SQUARE_B, d[0]), q = POINT_B * mul_add(d[3], SQUARE_B, d[1]);
     r[0] = d[0];
     r[1] = e + o;
     r[2] = e - o;
@@ -145,40 +161,73 @@ TRANSFORM filter_gradient4(const lanes *d, lanes *r)
 
 #define LARGEST 6
 
-/* Down the columns of one register's tile, then across the rows. */
-TRANSFORM transform_tile(const mn_winograd_tiles *t, const float *in, float *out, const lanes *bias,
-                         lanes *bad, transform_fn *transform, int from, int to)
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 6")
+#endif
+/* Whole tiles, for speed; not where registers are few, nor for filters. */
+#if defined(__AVX__) || defined(__aarch64__)
+#define UNROLLED true
+#else
+#define UNROLLED false
+#endif
+/* Keeps compilers from making an address of each load and store ahead, and fetching all those from
+ * memory, where a few distances would do. */
+#define OPAQUE(pointer) __asm__("" : "+r"(pointer))
+
+TRANSFORM transform_column(const mn_winograd_tiles *t, const float *in, lanes (*half)[LARGEST],
+                           int x, transform_fn *transform, int from, int to)
 {
-    lanes half[LARGEST][LARGEST], d[LARGEST], r[LARGEST];
-    for (int x = 0; x < from; x++) {
-#pragma GCC unroll 6
-        for (int y = 0; y < from; y++)
-            lanes_load(&d[y], in + y * t->in_row + x * t->in_step);
-        transform(d, r);
-#pragma GCC unroll 6
-        for (int y = 0; y < to; y++)
-            half[y][x] = r[y];
-    }
-    for (int y = 0; y < to; y++) {
-        transform(half[y], r);
-#pragma GCC unroll 6
-        for (int x = 0; x < to; x++) {
-            if (bias) {
-                r[x] += *bias;
-                *bad += r[x] - r[x];
-            }
-            lanes_store(out + y * t->out_row + x * t->out_step, &r[x]);
+    lanes d[LARGEST], r[LARGEST];
+    OPAQUE(in);
+    UNROLL for (int y = 0; y < from; y++) lanes_load(&d[y], in + y * t->in_row);
+    transform(d, r);
+    UNROLL for (int y = 0; y < to; y++) half[y][x] = r[y];
+}
+
+TRANSFORM transform_row(const mn_winograd_tiles *t, const lanes *half, float *out,
+                        const lanes *bias, lanes *bad, transform_fn *transform, int to)
+{
+    lanes r[LARGEST];
+    OPAQUE(out);
+    transform(half, r);
+    UNROLL for (int x = 0; x < to; x++)
+    {
+        if (bias) {
+            r[x] += *bias;
+            *bad = mul_add(r[x], 0, *bad); /* NaN, if it is not finite */
         }
+        lanes_store(out + x * t->out_step, &r[x]);
     }
 }
 
+/* Down the columns of one register's tile, then across the rows. Unrolled, most of what lies
+ * between stays in registers. */
+TRANSFORM transform_tile(const mn_winograd_tiles *t, const float *in, float *out, const lanes *bias,
+                         lanes *bad, transform_fn *transform, int from, int to, bool unrolled)
+{
+    lanes half[LARGEST][LARGEST];
+    if (unrolled) {
+        UNROLL for (int x = 0; x < from; x++, in += t->in_step)
+            transform_column(t, in, half, x, transform, from, to);
+        UNROLL for (int y = 0; y < to; y++, out += t->out_row)
+            transform_row(t, half[y], out, bias, bad, transform, to);
+        return;
+    }
+    for (int x = 0; x < from; x++, in += t->in_step)
+        transform_column(t, in, half, x, transform, from, to);
+    for (int y = 0; y < to; y++, out += t->out_row)
+        transform_row(t, half[y], out, bias, bad, transform, to);
+}
+
 TRANSFORM transform_tiles(const mn_winograd_tiles *t, const float *in, float *out,
-                          transform_fn *transform, int from, int to)
+                          transform_fn *transform, int from, int to, bool unrolled)
 {
     const mn_winograd_tiles own = *t; /* stores cannot change it */
     for (int64_t tile = 0; tile < own.count; tile++, in += own.in_next, out += own.out_next)
         for (int64_t i = 0; i < own.n; i += LANES)
-            transform_tile(&own, in + i, out + i, NULL, NULL, transform, from, to);
+            transform_tile(&own, in + i, out + i, NULL, NULL, transform, from, to, unrolled);
 }
 
 static inline __attribute__((always_inline)) bool
@@ -191,27 +240,27 @@ transform_results(const mn_winograd_tiles *t, const float *in, float *out, const
         for (int64_t i = 0; i < own.n; i += LANES) {
             lanes b;
             lanes_load(&b, bias + i);
-            transform_tile(&own, in + i, out + i, &b, &bad, transform, from, to);
+            transform_tile(&own, in + i, out + i, &b, &bad, transform, from, to, UNROLLED);
         }
-    bool finite = true; /* what is not makes NaN of the difference from itself */
+    bool finite = true;
     for (int i = 0; i < LANES; i++)
         finite = finite && bad[i] == 0;
     return finite;
 }
 
-#define WINOGRAD(name, from, to)                                                                   \
+#define WINOGRAD(name, from, to, unrolled)                                                         \
     static void winograd_##name(const mn_winograd_tiles *t, const float *in, float *out)           \
     {                                                                                              \
-        transform_tiles(t, in, out, name, from, to);                                               \
+        transform_tiles(t, in, out, name, from, to, unrolled);                                     \
     }
-WINOGRAD(image2, 4, 4)
-WINOGRAD(image4, 6, 6)
-WINOGRAD(gradient2, 2, 4)
-WINOGRAD(gradient4, 4, 6)
-WINOGRAD(filter2, 3, 4)
-WINOGRAD(filter4, 3, 6)
-WINOGRAD(filter_gradient2, 4, 3)
-WINOGRAD(filter_gradient4, 6, 3)
+WINOGRAD(image2, 4, 4, UNROLLED)
+WINOGRAD(image4, 6, 6, UNROLLED)
+WINOGRAD(gradient2, 2, 4, UNROLLED)
+WINOGRAD(gradient4, 4, 6, UNROLLED)
+WINOGRAD(filter2, 3, 4, false)
+WINOGRAD(filter4, 3, 6, false)
+WINOGRAD(filter_gradient2, 4, 3, false)
+WINOGRAD(filter_gradient4, 6, 3, false)
 
 static bool winograd_result2(const mn_winograd_tiles *t, const float *in, float *out,
                              const float *bias)

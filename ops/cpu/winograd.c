@@ -17,15 +17,23 @@
 #define GROUP_COLUMNS 128
 /* Blocks that a call should have. */
 #define BLOCKS 8
-/* Tiles from which on F(4x4) pays for its filters. */
-#define F4_TILES 64
-/* Transformed filters larger than this would come from memory for each block. All points are made
- * first then, if they are not too many, and a task is a panel, whose filters it makes itself. */
+/* Tiles, and tiles times channels, from which on F(4x4) pays for its filters. */
+#define F4_TILES 8
+#define F4_RATE  1024
+/* Transformed filters larger than this, or than half of it with fewer points, would come from
+ * memory for each block. All points are made first then, if they are not too many, and a task is a
+ * panel, whose filters it makes itself. */
 #define FILTER_FLOATS (INT64_C(4) << 20)
 #define SHARED_FLOATS (INT64_C(16) << 20)
 /* Wide panels of more channels would not fit the first-level cache: narrow ones are 1.15 to
  * 1.3 times as fast with 256 and 512, but not where each reads all points. */
 #define WIDE_CHANNELS 128
+
+/* Elements of image and result from which on they are fetched ahead, and floats of a block with
+ * which they fit the second-level cache. */
+#define AHEAD_LEAST (INT64_C(1) << 20)
+#define AHEAD_MOST  (INT64_C(256) << 10)
+#define CACHE_LINE  64
 
 /* ---- cutting --------------------------------------------------------------------------------- */
 
@@ -45,9 +53,11 @@ static int64_t choose(const mn_conv_strips *s, int64_t columns, int64_t least4)
     const int64_t tiles2 = s->images * mn_ceil_div(s->y.points, 2) * mn_ceil_div(s->x.points, 2);
     const int64_t tiles4 = s->images * mn_ceil_div(s->y.points, 4) * mn_ceil_div(s->x.points, 4);
     const double gain2 = gain(s, 2), gain4 = gain(s, 4);
-    if (least >= 16 && tiles4 >= least4 && gain4 >= 1.5 && gain4 >= gain2)
+    const bool use2 = least >= 32 && tiles2 >= 128 && gain2 >= 1.5;
+    if (least >= 16 && tiles4 >= least4 && (double)tiles4 * (double)least >= F4_RATE &&
+        gain4 >= 1.5 && (use2 ? gain4 > gain2 : gain4 >= gain2))
         return 4;
-    return least >= 32 && tiles2 >= 128 && gain2 >= 1.5 ? 2 : 0;
+    return use2 ? 2 : 0;
 }
 
 static bool suits(const mn_conv_axis *axis)
@@ -132,16 +142,17 @@ static int64_t groups(const mn_conv_gather *g)
     return mn_ceil_div(g->panels, g->group_panels);
 }
 
-static bool too_many_filters(int64_t n2, int64_t channels, int64_t columns)
+static double filter_floats(int64_t n2, int64_t channels, int64_t columns)
 {
-    return (double)n2 * (double)channels * (double)columns > (double)FILTER_FLOATS;
+    return (double)n2 * (double)channels * (double)columns;
 }
 
 void mn_winograd_choose(mn_conv_gather *g)
 {
     g->winograd = mn_winograd_cut(g->call, &g->strips, g->columns, F4_TILES, &g->kernels);
     const int64_t n2 = g->winograd.n * g->winograd.n, channels = g->strips.channels;
-    if (n2 > 0 && channels > WIDE_CHANNELS && !too_many_filters(n2, channels, g->columns))
+    if (n2 > 0 && channels > WIDE_CHANNELS &&
+        filter_floats(n2, channels, g->columns) <= (double)FILTER_FLOATS)
         g->kernels = mn_gemm_kernels_for(g->call, 16);
 }
 
@@ -153,7 +164,9 @@ mn_status mn_winograd_plan(mn_conv_gather *g)
     const int64_t width = g->kernels->columns, n2 = w->n * w->n, channels = w->strips.channels;
     const int64_t filter = channels * width;
     const double points = (double)n2 * (double)channels * (double)(w->lines * w->across);
-    g->shared = too_many_filters(n2, channels, g->columns) && points <= (double)SHARED_FLOATS;
+    const double filters = filter_floats(n2, channels, g->columns);
+    g->shared = points <= (double)SHARED_FLOATS &&
+                filters > (double)(points < filters ? FILTER_FLOATS / 2 : FILTER_FLOATS);
     if (g->shared)
         cut_blocks(w, TILES_MAX, 1);
     g->point_step = w->tiles * channels + 16;
@@ -220,15 +233,36 @@ static void filter_task(void *arg, int64_t panel, int slot)
 
 /* ---- products and results -------------------------------------------------------------------- */
 
+/* Memory that will be needed soon, fetched some bytes at a time. */
+typedef struct ahead {
+    const char *at, *end;
+    int64_t bytes;
+} ahead;
+
+static ahead ahead_of(const mn_view *view, int64_t start, int64_t end, int64_t times)
+{
+    const char *at = mn_element(view, start), *last = mn_element(view, end);
+    return (ahead){at, last, mn_ceil_div(last - at, times)};
+}
+
+static void fetch(ahead *a)
+{
+    const char *at = a->at, *end = a->end - at < a->bytes ? a->end : at + a->bytes;
+    for (; at < end; at += CACHE_LINE)
+        __builtin_prefetch(at, 0, 2);
+    a->at = at;
+}
+
 /* Some lines of tiles, times some panels of filters. */
 typedef struct block {
     int64_t line, lines, tiles;
     int64_t panel, columns;
     int slot;
     float *points, *products, *rows;
+    ahead image, result; /* of the next block, of this one */
 } block;
 
-static void multiply(const mn_conv_gather *g, const block *b)
+static void multiply(const mn_conv_gather *g, block *b)
 {
     static const float zeros[MN_TILE_MAX_COLUMNS];
     const int64_t rows = g->kernels->rows, width = g->kernels->columns;
@@ -248,6 +282,8 @@ static void multiply(const mn_conv_gather *g, const block *b)
                     tile.a[i] = points + mn_min(t + i, b->tiles - 1) * channels;
                 tile.c = b->products + xi * product_step(g) + t * b->columns + column;
                 g->kernels->wide(&tile);
+                fetch(&b->image);
+                fetch(&b->result);
             }
         }
     }
@@ -265,13 +301,15 @@ static void store_row(const mn_conv_gather *g, const block *b, int64_t at, float
             mn_row_finish(g->call, (at + q) * g->columns + first, n, row + q * n);
 }
 
-/* Results of the block's products, line by line; false: one is not finite. */
+/* Results of the block's products, line by line, in place where they are whole tiles of f32; false:
+ * one is not finite. */
 static bool finish(const mn_conv_gather *g, const block *b)
 {
     const mn_winograd *w = &g->winograd;
     mn_winograd_result *body = mn_winograd_bodies_of(g->call)->result[w->m == 4];
     const int64_t step = product_step(g), row = w->across * w->m * b->columns;
     const float *bias = (float *)mn_workspace(g->call, g->bias_at) + b->panel * g->kernels->columns;
+    const bool whole = b->columns == g->columns && w->strips.x.points == g->strips.x.points;
     const mn_winograd_tiles tiles = {.n = b->columns,
                                      .count = w->across,
                                      .in_row = w->n * step,
@@ -285,9 +323,13 @@ static bool finish(const mn_conv_gather *g, const block *b)
         const int64_t image = (b->line + line) / w->strips.count;
         const int64_t p = (b->line + line) % w->strips.count * w->m;
         const int64_t at = (image * g->strips.y.points + p) * g->strips.x.points;
-        finite = body(&tiles, b->products + line * w->across * b->columns, b->rows, bias) && finite;
-        for (int64_t i = 0; i < mn_min(w->m, g->strips.y.points - p); i++)
-            store_row(g, b, at + i * g->strips.x.points, b->rows + i * row);
+        const int64_t count = mn_min(w->m, g->strips.y.points - p);
+        float *rows = whole && count == w->m
+                          ? mn_row_place(&g->call->out[0], at * b->columns, b->rows)
+                          : b->rows;
+        finite = body(&tiles, b->products + line * w->across * b->columns, rows, bias) && finite;
+        for (int64_t i = 0; i < count; i++)
+            store_row(g, b, at + i * g->strips.x.points, rows + i * row);
     }
     return finite;
 }
@@ -342,11 +384,41 @@ static void panel_task(void *arg, int64_t panel, int slot)
     }
 }
 
+/* Row of all images that is `below` a line's first row of results. */
+static int64_t row_of(const mn_winograd *w, int64_t line, int64_t size, int64_t below)
+{
+    const int64_t row = line % w->strips.count * w->m + below;
+    return line / w->strips.count * size + mn_min(mn_max(row, 0), size);
+}
+
+/* Blocks are taken in order, so that a thread's next one is likely to be as far away as there are
+ * threads. */
+static void look_ahead(const mn_conv_gather *g, block *b)
+{
+    const mn_winograd *w = &g->winograd;
+    const mn_matrix *x = &g->strips.image;
+    const mn_view *y = &g->call->out[0];
+    const int64_t next = b->line + mn_call_threads(g->call) * w->block;
+    const int64_t last = b->line + b->lines - 1, last_next = mn_min(next + w->block, w->lines) - 1;
+    const int64_t times = w->n * w->n * g->group_panels * mn_ceil_div(b->tiles, g->kernels->rows);
+    const int64_t of_x = g->strips.y.size, low = mn_conv_low(&g->strips.y);
+    const int64_t of_y = g->strips.y.points, row = g->strips.x.points * g->columns;
+    if (x->view->numel + y->numel < AHEAD_LEAST ||
+        w->n * w->n * (g->point_step + product_step(g)) > AHEAD_MOST)
+        return;
+    b->result =
+        ahead_of(y, row_of(w, b->line, of_y, 0) * row, row_of(w, last, of_y, w->m) * row, times);
+    if (next <= last_next)
+        b->image = ahead_of(x->view, row_of(w, next, of_x, low) * x->ld,
+                            row_of(w, last_next, of_x, low + w->n) * x->ld, times);
+}
+
 static void block_task(void *arg, int64_t index, int slot)
 {
     const mn_conv_gather *g = arg;
     block b = block_of(g, index, slot);
     transform(g, &b);
+    look_ahead(g, &b);
     for (int64_t group = 0; group < groups(g); group++)
         multiply_group(g, &b, group, index);
 }
