@@ -17,9 +17,10 @@
 __attribute__((always_inline)) static inline void run(const mn_tile *tile, int rows, int vectors,
                                                       int columns)
 {
-    const float *a[MAX_ROWS], *b = tile->b, *from = tile->accumulate ? tile->c : tile->start;
+    const bool goes_on = tile->accumulate && !tile->apart;
+    const float *a[MAX_ROWS], *b = tile->b, *from = goes_on ? tile->c : tile->start;
     const ptrdiff_t *at = tile->offsets, *end = at + tile->depth;
-    const ptrdiff_t ldc = tile->ldc, step = tile->accumulate ? ldc : 0;
+    const ptrdiff_t ldc = tile->ldc, step = goes_on ? ldc : 0;
     __m512 sum[MAX_ROWS][MAX_VECTORS];
     EACH_ROW(i)
     {
@@ -40,6 +41,10 @@ __attribute__((always_inline)) static inline void run(const mn_tile *tile, int r
             IN_ORDER();
         }
     }
+    if (tile->apart)
+        EACH_ROW(i)
+    EACH_VECTOR(j)
+    sum[i][j] = _mm512_add_ps(sum[i][j], _mm512_loadu_ps(tile->c + i * ldc + 16 * j));
     EACH_ROW(i)
     EACH_VECTOR(j)
     _mm512_storeu_ps(tile->c + i * ldc + 16 * j, sum[i][j]);
@@ -109,8 +114,9 @@ static void wide16(const mn_tile *tile)
         run(tile, 16, 1, 16);
         return;
     }
-    const float *from = tile->accumulate ? tile->c : tile->start;
-    const ptrdiff_t next = tile->accumulate ? tile->ldc : 0;
+    const bool goes_on = tile->accumulate && !tile->apart;
+    const float *from = goes_on ? tile->c : tile->start;
+    const ptrdiff_t next = goes_on ? tile->ldc : 0;
     __m512 sum[16];
     EACH_ROW(i)
     sum[i] = _mm512_loadu_ps(from + i * next);
@@ -118,6 +124,9 @@ static void wide16(const mn_tile *tile)
         adjacent16(tile, sum);
     else
         strided16(tile, sum);
+    if (tile->apart)
+        EACH_ROW(i)
+    sum[i] = _mm512_add_ps(sum[i], _mm512_loadu_ps(tile->c + i * tile->ldc));
     EACH_ROW(i)
     _mm512_storeu_ps(tile->c + i * tile->ldc, sum[i]);
 }
