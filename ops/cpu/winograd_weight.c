@@ -10,12 +10,11 @@
 #define LEAF_TILES 16
 /* Tiles of a block, whose points are made together. */
 #define TILES 48
-/* So many tiles are summed apart at most, fewer where all are few: short sums keep errors small.
- * With these, and F(4x4) only for so many tiles, the rms error stays below 3.7 times that of the
- * direct kernel. */
-#define DEPTH_MIN 16
+/* So many tiles are summed apart, fewer where the direct kernel's sums are short, too: with these,
+ * and F(4x4) only for so many tiles, the rms error stays below 3.6 times that of the direct kernel.
+ */
+#define DEPTH_MIN 8
 #define DEPTH_MAX 48
-#define DEPTHS    8
 #define F4_TILES  64
 /* Channels whose sums with a panel are made together: with F(4x4) they, their points and the
  * panel's fit the second-level cache, and 48 is whole tiles with all kernels. More channels are cut
@@ -53,7 +52,7 @@ static void cut(mn_conv_weight *w)
     v->block = mn_ceil_div(lines, mn_ceil_div(lines, mn_max(TILES / v->across, 1)));
     v->tiles = v->block * v->across;
     w->kept_sums = lines > v->block ? w->task_units * w->task_panels : 1;
-    w->sum_depth = v->m == 2 ? DEPTH_MAX : mn_min(mn_max(tiles / DEPTHS, DEPTH_MIN), DEPTH_MAX);
+    w->sum_depth = v->m == 2 ? DEPTH_MAX : mn_max(mn_min(tiles / w->leaves, DEPTH_MAX), DEPTH_MIN);
     w->point_step = v->tiles * w->unit + 16;
     w->gradient_step = v->tiles * w->kernels->columns + 16;
     /* None is a multiple of a page: those meet in the same place of the cache. */
