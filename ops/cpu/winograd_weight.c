@@ -78,7 +78,7 @@ mn_status mn_winograd_weight_plan(mn_conv_weight *w)
     w->filters_at = mn_arena_take(&scratch, width, 9, w->unit, 1);
     w->private_bytes = scratch.bytes;
     mn_arena arena = {w->partial_at, scratch.ok};
-    w->flags_at = mn_arena_take(&arena, 1, w->panels, units_of(w), 1);
+    w->flags_at = mn_arena_take(&arena, 9, w->panels, units_of(w), 1);
     w->leaves_at = mn_arena_take(&arena, width, w->tile_leaves > 1 ? w->tile_leaves : 0, w->panels,
                                  w->strips.channels * 9);
     w->privates_at = mn_arena_take(&arena, scratch.bytes, mn_call_threads(w->call), 1, 1);
@@ -270,29 +270,28 @@ static void multiply(const mn_conv_weight *w, const block *b, const part *p)
     }
 }
 
-/* Filters [row tap][column tap][channel][column], which are in the first-level cache in parts, to
- * their places. */
-static void store(const mn_conv_weight *w, const part *p, const float *filters)
+/* One tap's filters, [channel][column], to their places. */
+static void store(const mn_conv_weight *w, const part *p, int64_t tap, const float *filters)
 {
     const int64_t width = w->kernels->columns, channels = w->strips.channels;
     const float *rows[MN_TILE_MAX_COLUMNS];
     float out[MN_TILE_MAX_COLUMNS * MN_TILE_MAX_COLUMNS];
-    const bool finite = mn_bodies_of(w->call)->finite((size_t)(9 * p->channels * width), filters);
-    ((unsigned char *)mn_workspace(
-        w->call, w->flags_at))[p->panel * units_of(w) + p->channel / w->unit] = finite;
-    for (int64_t tap = 0; tap < 9; tap++, filters += p->channels * width)
-        for (int64_t c = 0; c < p->channels; c += width) {
-            const int64_t n = mn_min(width, p->channels - c);
-            for (int64_t i = 0; i < width; i++)
-                rows[i] = filters + (c + mn_min(i, n - 1)) * width;
-            w->kernels->transpose(rows, width, out);
-            for (int64_t j = 0; j < width; j++)
-                mn_row_store(w->call, &w->call->out[0],
-                             ((p->panel * width + j) * 9 + tap) * channels + p->channel + c, n,
-                             out + j * width);
-        }
+    unsigned char *flags = mn_workspace(w->call, w->flags_at);
+    flags[(p->panel * units_of(w) + p->channel / w->unit) * 9 + tap] =
+        mn_bodies_of(w->call)->finite((size_t)(p->channels * width), filters);
+    for (int64_t c = 0; c < p->channels; c += width) {
+        const int64_t n = mn_min(width, p->channels - c);
+        for (int64_t i = 0; i < width; i++)
+            rows[i] = filters + (c + mn_min(i, n - 1)) * width;
+        w->kernels->transpose(rows, width, out);
+        for (int64_t j = 0; j < width; j++)
+            mn_row_store(w->call, &w->call->out[0],
+                         ((p->panel * width + j) * 9 + tap) * channels + p->channel + c, n,
+                         out + j * width);
+    }
 }
 
+/* [row tap][column tap][channel][column] of a part. */
 static float *leaf_filters(const mn_conv_weight *w, const part *p, int64_t leaf)
 {
     const int64_t channels = w->strips.channels;
@@ -313,8 +312,8 @@ static void finish(const mn_conv_weight *w, const block *b, const part *p)
     float *filters =
         w->tile_leaves > 1 ? leaf_filters(w, p, b->leaf) : private(w, b->slot, w->filters_at);
     mn_winograd_bodies_of(w->call)->filter_gradient[w->winograd.m == 4](&tiles, p->sums, filters);
-    if (w->tile_leaves == 1)
-        store(w, p, filters);
+    for (int64_t tap = 0; tap < 9 && w->tile_leaves == 1; tap++)
+        store(w, p, tap, filters + tap * floats);
 }
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
@@ -361,30 +360,32 @@ static void leaf_task(void *arg, int64_t index, int slot)
     }
 }
 
-/* Adds the leaves of one part. */
+/* Adds the leaves of one part's tap. */
 static void reduce_task(void *arg, int64_t index, int slot)
 {
     const mn_conv_weight *w = arg;
+    const int64_t units = units_of(w), tap = index % 9;
     const block b = {
-        .unit = index % units_of(w), .panel = index / units_of(w), .panels = 1, .slot = slot};
+        .unit = index / 9 % units, .panel = index / 9 / units, .panels = 1, .slot = slot};
     const part p = part_of(w, &b, 0);
-    const size_t floats = (size_t)(9 * p.channels * w->kernels->columns);
+    const int64_t floats = p.channels * w->kernels->columns;
     float *sum = private(w, slot, w->filters_at);
-    memcpy(sum, leaf_filters(w, &p, 0), floats * sizeof *sum);
+    memcpy(sum, leaf_filters(w, &p, 0) + tap * floats, (size_t)floats * sizeof *sum);
     for (int64_t leaf = 1; leaf < w->tile_leaves; leaf++)
-        mn_bodies_of(w->call)->accumulate(floats, sum, leaf_filters(w, &p, leaf));
-    store(w, &p, sum);
+        mn_bodies_of(w->call)->accumulate((size_t)floats, sum,
+                                          leaf_filters(w, &p, leaf) + tap * floats);
+    store(w, &p, tap, sum);
 }
 
 bool mn_winograd_weight_run(mn_conv_weight *w)
 {
     mn_store_counts *counts = w->call->stores;
     const uint64_t stored = counts ? counts->stored : 0, lost = counts ? counts->lost : 0;
-    const int64_t parts = w->panels * units_of(w);
+    const int64_t filters = w->panels * units_of(w) * 9;
     mn_call_parallel(w->call, w->tile_leaves * w->panel_blocks * w->channel_blocks, leaf_task, w);
     if (w->tile_leaves > 1)
-        mn_call_parallel(w->call, parts, reduce_task, w);
-    if (!memchr(mn_workspace(w->call, w->flags_at), 0, (size_t)parts))
+        mn_call_parallel(w->call, filters, reduce_task, w);
+    if (!memchr(mn_workspace(w->call, w->flags_at), 0, (size_t)filters))
         return true;
     if (counts) { /* the stores will be made again */
         counts->stored = stored;
