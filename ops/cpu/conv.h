@@ -159,22 +159,26 @@ typedef struct mn_conv_weight {
     int64_t groups, depth; /* depth: (r, s, c) of one filter */
     int64_t rows;          /* depth rounded up to whole tiles */
     int64_t columns, panels, task_panels, panel_blocks;
-    int64_t units, leaves; /* strips of all images */
+    int64_t units, leaves;            /* strips of all images */
+    int64_t first_block, pass_blocks; /* panel blocks of one pass: all, but for Winograd's calls */
     size_t taps_at, pixels_at, partial_at, scratch_at, packed_at, scratch_bytes;
     size_t workspace_bytes;
 
     mn_conv_planes planes;
     mn_winograd winograd;
-    int64_t point_step, gradient_step;     /* floats of a block's points of one kind */
-    int64_t channel_block, channel_blocks; /* channels of a task, how many parts there are */
-    size_t offsets_at, flags_at, privates_at;
-    size_t points_at, gradients_at, sums_at, line_at, private_bytes; /* per thread */
+    int64_t point_step, gradient_step, sum_step; /* floats from xi to xi */
+    int64_t tile_leaves, sum_depth;              /* leaves of tiles, tiles that are summed apart */
+    int64_t unit, task_units;                    /* channels of a unit, units of a task */
+    int64_t channel_blocks, kept_sums;           /* tasks side by side, parts whose sums are kept */
+    size_t leaves_at, flags_at, privates_at;
+    size_t points_at, gradients_at, sums_at, line_at, offsets_at, filters_at; /* per thread */
+    size_t private_bytes;
 } mn_conv_weight;
 /* A leaf's sum of a panel, [rows][columns of a panel]. */
 float *mn_conv_partial(const mn_conv_weight *w, int64_t leaf, int64_t group, int64_t panel);
 void mn_planes_weight_choose(mn_conv_weight *w, mn_arena *arena);
 void mn_planes_weight_run(mn_conv_weight *w);
-/* As mn_winograd_plan and mn_winograd_run: makes the leaves' sums, and sets how many there are. */
+/* As mn_winograd_plan and mn_winograd_run. */
 void mn_winograd_weight_choose(mn_conv_weight *w);
 mn_status mn_winograd_weight_plan(mn_conv_weight *w);
 bool mn_winograd_weight_run(mn_conv_weight *w);

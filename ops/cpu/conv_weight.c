@@ -17,9 +17,16 @@ static const float zeros[MN_TILE_MAX_COLUMNS];
 typedef mn_conv_weight weight_grad;
 
 /* Floats of one leaf's partial sum: [group][panel][rows][columns of a panel]. */
-static int64_t partial_floats(const weight_grad *w)
+static int64_t partial_floats(const weight_grad *w, int64_t panels)
 {
-    return w->groups * w->panels * w->rows * w->kernels->columns;
+    return w->groups * panels * w->rows * w->kernels->columns;
+}
+
+/* Panels of a pass. */
+static int64_t pass_panels(const weight_grad *w)
+{
+    const int64_t first = w->first_block * w->task_panels;
+    return mn_min(w->pass_blocks * w->task_panels, w->panels - first);
 }
 
 static mn_status lay_out(weight_grad *w)
@@ -37,7 +44,8 @@ static mn_status lay_out(weight_grad *w)
     w->scratch_bytes = scratch.bytes > w->planes.bytes ? scratch.bytes : w->planes.bytes;
     w->taps_at = mn_arena_take(&arena, sizeof(ptrdiff_t), w->rows + 4, 1, 1);
     w->pixels_at = mn_arena_take(&arena, sizeof(ptrdiff_t), pixels, 1, 1);
-    w->partial_at = mn_arena_take(&arena, sizeof(float), w->leaves, partial_floats(w), 1);
+    w->partial_at =
+        mn_arena_take(&arena, sizeof(float), w->leaves, partial_floats(w, pass_panels(w)), 1);
     w->scratch_at = mn_arena_take(&arena, w->scratch_bytes, mn_call_threads(w->call), 1, 1);
     w->workspace_bytes = arena.bytes;
     return arena.ok ? MN_OK : MN_ERR_MEMORY;
@@ -66,16 +74,19 @@ static mn_status plan(const mn_call *call, weight_grad *w)
     w->panels = mn_ceil_div(w->columns, w->kernels->columns);
     w->task_panels = mn_min(MN_WEIGHT_COLUMNS / w->kernels->columns, w->panels);
     w->panel_blocks = w->panels > 0 ? mn_ceil_div(w->panels, w->task_panels) : 0;
+    /* Where Winograd serves the call, the direct way is seldom gone: passes save room. */
+    w->pass_blocks = w->winograd.m > 0 ? 1 : w->panel_blocks;
     size_t floats = sizeof(float);
     mn_arena check = {0, true};
     mn_arena_take(&check, floats * (size_t)w->kernels->columns, w->groups, w->panels, w->rows);
     if (!check.ok)
         return MN_ERR_MEMORY;
-    if (g->numel == 0 || partial_floats(w) == 0)
+    if (g->numel == 0 || partial_floats(w, w->panels) == 0)
         return MN_OK;
     mn_conv_strips_cut(&w->strips);
     w->units = mn_conv_strip_count(&w->strips);
-    w->leaves = mn_max(LEAVES_FLOATS / partial_floats(w), mn_ceil_div(LEAVES, w->panel_blocks));
+    w->leaves =
+        mn_max(LEAVES_FLOATS / partial_floats(w, w->panels), mn_ceil_div(LEAVES, w->panel_blocks));
     w->leaves = mn_min(LEAVES, w->leaves);
     w->leaves = mn_min(w->leaves, w->units);
     MN_TRY(lay_out(w));
@@ -84,7 +95,8 @@ static mn_status plan(const mn_call *call, weight_grad *w)
 
 float *mn_conv_partial(const mn_conv_weight *w, int64_t leaf, int64_t group, int64_t panel)
 {
-    int64_t index = (leaf * w->groups + group) * w->panels + panel;
+    int64_t index = (leaf * w->groups + group) * pass_panels(w) + panel;
+    index -= w->first_block * w->task_panels;
     return (float *)mn_workspace(w->call, w->partial_at) + index * w->rows * w->kernels->columns;
 }
 
@@ -191,7 +203,8 @@ static void leaf_task(void *arg, int64_t index, int slot)
 {
     const weight_grad *w = arg;
     const mn_conv_strips *strips = &w->strips;
-    const int64_t leaf = index / w->panel_blocks, panel = index % w->panel_blocks * w->task_panels;
+    const int64_t leaf = index / w->pass_blocks;
+    const int64_t panel = (w->first_block + index % w->pass_blocks) * w->task_panels;
     const int64_t begin = w->units * leaf / w->leaves, end = w->units * (leaf + 1) / w->leaves;
     char *scratch = mn_workspace(w->call, w->scratch_at + (size_t)slot * w->scratch_bytes);
     for (int64_t unit = begin; unit < end; unit++) {
@@ -233,7 +246,8 @@ static void reduce_task(void *arg, int64_t index, int slot)
     (void)slot;
     const weight_grad *w = arg;
     const mn_view *dw = &w->call->out[0];
-    const int64_t width = w->kernels->columns, group = index / w->panels, panel = index % w->panels;
+    const int64_t width = w->kernels->columns, panels = pass_panels(w), group = index / panels;
+    const int64_t panel = w->first_block * w->task_panels + index % panels;
     const int64_t columns = mn_min(width, w->columns - panel * width);
     const int64_t first = group * w->columns + panel * width;
     float out[MN_TILE_MAX_COLUMNS * MN_TILE_MAX_COLUMNS];
@@ -290,9 +304,12 @@ void mn_cpu_conv2d_backward_weight(const mn_call *call)
         mn_planes_weight_run(&w);
         return;
     }
-    if (w.leaves > 0 && !(w.winograd.m > 0 && mn_winograd_weight_run(&w))) {
+    if (call->out[0].numel == 0 || (w.leaves > 0 && w.winograd.m > 0 && mn_winograd_weight_run(&w)))
+        return;
+    if (w.leaves > 0)
         fill_tables(&w);
-        mn_call_parallel(call, w.leaves * w.panel_blocks, leaf_task, &w);
+    for (; w.first_block < w.panel_blocks; w.first_block += w.pass_blocks) {
+        mn_call_parallel(call, w.leaves * w.pass_blocks, leaf_task, &w);
+        mn_call_parallel(call, w.groups * pass_panels(&w), reduce_task, &w);
     }
-    mn_call_parallel(call, call->out[0].numel == 0 ? 0 : w.groups * w.panels, reduce_task, &w);
 }

@@ -22,6 +22,7 @@ typedef struct mn_tile {
     float *c;
     ptrdiff_t ldc;
     bool accumulate, contiguous; /* offsets are 0, 1, 2 and so on: for speed only */
+    bool apart; /* for `wide`, with accumulate: the sum begins at start and c is added last */
 } mn_tile;
 
 /* One kernel set's tile. */

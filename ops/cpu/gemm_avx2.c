@@ -12,9 +12,10 @@ static void wide(const mn_tile *tile)
 {
     const float *a0 = tile->a[0], *a1 = tile->a[1], *a2 = tile->a[2];
     const float *a3 = tile->a[3], *a4 = tile->a[4], *a5 = tile->a[5];
-    const float *b = tile->b, *from = tile->accumulate ? tile->c : tile->start;
+    const bool goes_on = tile->accumulate && !tile->apart;
+    const float *b = tile->b, *from = goes_on ? tile->c : tile->start;
     const ptrdiff_t *at = tile->offsets, *end = at + tile->depth;
-    const ptrdiff_t ldc = tile->ldc, step = tile->accumulate ? ldc : 0;
+    const ptrdiff_t ldc = tile->ldc, step = goes_on ? ldc : 0;
     __m256 s00 = _mm256_loadu_ps(from), s01 = _mm256_loadu_ps(from + 8);
     __m256 s10 = _mm256_loadu_ps(from + step), s11 = _mm256_loadu_ps(from + step + 8);
     __m256 s20 = _mm256_loadu_ps(from + 2 * step), s21 = _mm256_loadu_ps(from + 2 * step + 8);
@@ -39,8 +40,10 @@ static void wide(const mn_tile *tile)
         s50 = _mm256_fmadd_ps(y, b0, s50);
         s51 = _mm256_fmadd_ps(y, b1, s51);
     }
-    const __m256 sums[ROWS][2] = {{s00, s01}, {s10, s11}, {s20, s21},
-                                  {s30, s31}, {s40, s41}, {s50, s51}};
+    __m256 sums[ROWS][2] = {{s00, s01}, {s10, s11}, {s20, s21}, {s30, s31}, {s40, s41}, {s50, s51}};
+    for (int i = 0; i < ROWS && tile->apart; i++)
+        for (int j = 0; j < 2; j++)
+            sums[i][j] = _mm256_add_ps(sums[i][j], _mm256_loadu_ps(tile->c + i * ldc + 8 * j));
     for (int i = 0; i < ROWS; i++) {
         _mm256_storeu_ps(tile->c + i * ldc, sums[i][0]);
         _mm256_storeu_ps(tile->c + i * ldc + 8, sums[i][1]);

@@ -17,9 +17,10 @@
 __attribute__((always_inline)) static inline void run(const mn_tile *tile, int first, int rows,
                                                       int vectors, int columns)
 {
-    const ptrdiff_t ldc = tile->ldc, step = tile->accumulate ? ldc : 0;
+    const bool goes_on = tile->accumulate && !tile->apart;
+    const ptrdiff_t ldc = tile->ldc, step = goes_on ? ldc : 0;
     float *c = tile->c + first * ldc;
-    const float *a[MAX_ROWS], *b = tile->b, *from = tile->accumulate ? c : tile->start;
+    const float *a[MAX_ROWS], *b = tile->b, *from = goes_on ? c : tile->start;
     const ptrdiff_t *at = tile->offsets, *end = at + tile->depth;
     __m512 sum[MAX_ROWS][MAX_VECTORS];
     EACH_ROW(i)
@@ -41,6 +42,10 @@ __attribute__((always_inline)) static inline void run(const mn_tile *tile, int f
             IN_ORDER();
         }
     }
+    if (tile->apart)
+        EACH_ROW(i)
+    EACH_VECTOR(j)
+    sum[i][j] = _mm512_add_ps(sum[i][j], _mm512_loadu_ps(c + i * ldc + 16 * j));
     EACH_ROW(i)
     EACH_VECTOR(j)
     _mm512_storeu_ps(c + i * ldc + 16 * j, sum[i][j]);
@@ -112,8 +117,9 @@ static void wide16(const mn_tile *tile)
         run(tile, 8, 8, 1, 16);
         return;
     }
-    const float *from = tile->accumulate ? tile->c : tile->start;
-    const ptrdiff_t next = tile->accumulate ? tile->ldc : 0;
+    const bool goes_on = tile->accumulate && !tile->apart;
+    const float *from = goes_on ? tile->c : tile->start;
+    const ptrdiff_t next = goes_on ? tile->ldc : 0;
     __m512 sum[16];
     EACH_ROW(i)
     sum[i] = _mm512_loadu_ps(from + i * next);
@@ -121,6 +127,9 @@ static void wide16(const mn_tile *tile)
         adjacent16(tile, sum);
     else
         strided16(tile, sum);
+    if (tile->apart)
+        EACH_ROW(i)
+    sum[i] = _mm512_add_ps(sum[i], _mm512_loadu_ps(tile->c + i * tile->ldc));
     EACH_ROW(i)
     _mm512_storeu_ps(tile->c + i * tile->ldc, sum[i]);
 }

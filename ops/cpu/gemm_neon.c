@@ -15,9 +15,10 @@
 /* Inlined with a constant. */
 static inline __attribute__((always_inline)) void run(const mn_tile *tile, bool whole)
 {
-    const float *a[ROWS], *b = tile->b, *from = tile->accumulate ? tile->c : tile->start;
+    const bool goes_on = tile->accumulate && !tile->apart;
+    const float *a[ROWS], *b = tile->b, *from = goes_on ? tile->c : tile->start;
     const ptrdiff_t *at = tile->offsets, *end = at + tile->depth;
-    const ptrdiff_t ldc = tile->ldc, step = tile->accumulate ? ldc : 0;
+    const ptrdiff_t ldc = tile->ldc, step = goes_on ? ldc : 0;
     float *c = tile->c;
     float32x4_t s0[ROWS], s1[ROWS], s2[ROWS], s3[ROWS];
     EACH_ROW(i)
@@ -50,6 +51,14 @@ static inline __attribute__((always_inline)) void run(const mn_tile *tile, bool 
     }
     EACH_ROW(i)
     {
+        if (tile->apart) {
+            s0[i] = vaddq_f32(s0[i], vld1q_f32(c));
+            s1[i] = vaddq_f32(s1[i], vld1q_f32(c + 4));
+            if (whole) {
+                s2[i] = vaddq_f32(s2[i], vld1q_f32(c + 8));
+                s3[i] = vaddq_f32(s3[i], vld1q_f32(c + 12));
+            }
+        }
         vst1q_f32(c, s0[i]);
         vst1q_f32(c + 4, s1[i]);
         if (whole) {

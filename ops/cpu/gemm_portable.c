@@ -13,14 +13,19 @@ static void strip(const mn_tile *tile, int row, int column, float out[ROWS][COLU
     const float *a0 = tile->a[row], *a1 = tile->a[row + 1], *b = tile->b + column;
     const float *c0 = tile->c + row * tile->ldc + column, *c1 = c0 + tile->ldc;
     float sum0[8], sum1[8];
-    memcpy(sum0, tile->accumulate ? c0 : tile->start + column, sizeof sum0);
-    memcpy(sum1, tile->accumulate ? c1 : tile->start + column, sizeof sum1);
+    const bool goes_on = tile->accumulate && !tile->apart;
+    memcpy(sum0, goes_on ? c0 : tile->start + column, sizeof sum0);
+    memcpy(sum1, goes_on ? c1 : tile->start + column, sizeof sum1);
     for (int64_t k = 0; k < tile->depth; k++, b += COLUMNS) {
         const float x0 = a0[tile->offsets[k]], x1 = a1[tile->offsets[k]];
         for (int j = 0; j < 8; j++) {
             sum0[j] += x0 * b[j];
             sum1[j] += x1 * b[j];
         }
+    }
+    for (int j = 0; j < 8 && tile->apart; j++) {
+        sum0[j] += c0[j];
+        sum1[j] += c1[j];
     }
     memcpy(out[row] + column, sum0, sizeof sum0);
     memcpy(out[row + 1] + column, sum1, sizeof sum1);
