@@ -1,6 +1,7 @@
 /* Normalisation of rows of f16 and bf16 with AVX-512: widened, worked on and narrowed in registers,
  * with the bits of bodies_norm.h. */
 #include "core/lanes_avx512.h"
+#include "ops/cpu/bodies_moments.h"
 #include "ops/cpu/body_table.h"
 
 #define WIDTH  16
@@ -41,16 +42,6 @@ INLINE void accumulate(float *sum, size_t i, __m512 x)
 INLINE __m512 above(__m512 y, __m512 limit, __m512 x)
 {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(y, limit, _CMP_NLE_UQ), x);
-}
-
-INLINE void add_moments(load_fn load, const mn_norm_row *r, float *sum, float *square)
-{
-    for (size_t i = 0; i < r->n; i += WIDTH) {
-        const __mmask16 k = lanes_at(r->n, i);
-        const __m512 d = _mm512_sub_ps(take(load, r->x, i, k), table(r->tables.mean, i, k));
-        accumulate(sum, i, d);
-        accumulate(square, i, _mm512_mul_ps(d, d));
-    }
 }
 
 /* g through ReLU after the normalisation. */
@@ -111,9 +102,7 @@ INLINE void backward(load_fn load, store_fn store, const mn_norm_row *r, const b
 
 INLINE void add(load_fn load, store_fn store, const mn_norm_row *r, float *first, float *second)
 {
-    if (!r->g)
-        add_moments(load, r, first, second);
-    else if (r->other)
+    if (r->other)
         add_gradients(load, store, r, true, false, first, second);
     else if (r->relu)
         add_gradients(load, store, r, false, true, first, second);
@@ -151,6 +140,12 @@ static void apply_f16(const mn_norm_row *r)
 static void apply_bf16(const mn_norm_row *r)
 {
     apply(mn_lanes_load_bf16, mn_lanes_store_bf16, r);
+}
+
+void mn_moments_avx512(int64_t rows, int64_t n, int64_t ld, const float *x, const float *mean,
+                       float *sum, float *square)
+{
+    body_add_moments(rows, n, ld, x, mean, sum, square);
 }
 
 const mn_norm_kernels mn_norm_avx512[MN_DTYPE_COUNT] = {

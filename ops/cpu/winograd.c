@@ -222,7 +222,7 @@ static void filter_task(void *arg, int64_t panel, int slot)
 
 /* Some lines of tiles, times some panels of filters. */
 typedef struct block {
-    int64_t line, lines, tiles;
+    int64_t index, line, lines, tiles;
     int64_t panel, columns;
     int slot;
     float *points, *products, *rows;
@@ -286,8 +286,11 @@ static bool finish(const mn_conv_gather *g, const block *b)
         const int64_t p = (b->line + line) % w->strips.count * w->m;
         const int64_t at = (image * g->strips.y.points + p) * g->strips.x.points;
         finite = body(&tiles, b->products + line * w->across * b->columns, b->rows, bias) && finite;
-        for (int64_t i = 0; i < mn_min(w->m, g->strips.y.points - p); i++)
+        const int64_t rows = mn_min(w->m, g->strips.y.points - p);
+        for (int64_t i = 0; i < rows; i++)
             store_row(g, b, at + i * g->strips.x.points, b->rows + i * row);
+        mn_gather_stored(g, b->index, at, rows * g->strips.x.points, b->panel * g->kernels->columns,
+                         b->columns);
     }
     return finite;
 }
@@ -297,7 +300,8 @@ static bool finish(const mn_conv_gather *g, const block *b)
 static block block_of(const mn_conv_gather *g, int64_t index, int slot)
 {
     const mn_winograd *w = &g->winograd;
-    block b = {.line = index * w->block,
+    block b = {.index = index,
+               .line = index * w->block,
                .slot = slot,
                .products = private(g, slot, g->products_at),
                .rows = private(g, slot, g->rows_at)};
