@@ -23,13 +23,13 @@ typedef struct mn_norm_tables {
     float limit;
 } mn_norm_tables;
 
-/* n elements of f16 or bf16. `add` adds terms of sums to one accumulator per element, which there
+/* n elements. `add` adds terms of sums to one accumulator per element, which there
  * are for a multiple of 16: those of x without g, else of gradients. With `other` those of g where
  * that is positive, which goes to y. `apply` makes y or, with g, dx; `other` is the residual. */
 typedef struct mn_norm_row {
     size_t n;
-    const uint16_t *x, *g, *other;
-    uint16_t *y;
+    const void *x, *g, *other;
+    void *y;
     bool relu;
     mn_norm_tables tables;
 } mn_norm_row;

@@ -93,11 +93,11 @@ static float limit_of(mn_dtype dtype)
     return dtype == MN_F16 ? 0x1p-25F : dtype == MN_BF16 ? 0x1p-134F : 0.0F;
 }
 
-/* Counted stores need the values as they were before rounding. */
+/* Counted 16-bit stores need the values as they were before rounding. */
 static const mn_norm_kernels *kernels_of(const mn_call *call, mn_dtype dtype)
 {
 #if defined(MINIM_AVX2)
-    if (call->cpu->kernels == MN_KERNELS_AVX512 && mn_is_16_bit(dtype) && !call->stores)
+    if (call->cpu->kernels == MN_KERNELS_AVX512 && (dtype == MN_F32 || !call->stores))
         return &mn_norm_avx512[dtype];
 #endif
     (void)call;
