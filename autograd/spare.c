@@ -6,12 +6,15 @@
 
 /* Fewer multiplications for each element of the input, and the pass would be felt. */
 enum { WORTH = 512 };
+/* Input of batch norm with ReLU. */
+enum { RESIDUAL = 6 };
 
 /* Whether output 0 can be made again. The reference kernel rounds the statistics that it gives, but
  * not those that it uses. */
 static bool can_again(const mn_node *node)
 {
-    return node->op == &mn_ops[MN_OP_batch_norm_relu] && node->input_count < 7 &&
+    return node->op == &mn_ops[MN_OP_batch_norm_relu] &&
+           (node->input_count <= RESIDUAL || !node->inputs[RESIDUAL].view.present) &&
            mn_op_served_by(node->context, node->op, node->inputs[0].view.dtype) == MN_SERVED_KERNEL;
 }
 
@@ -20,7 +23,8 @@ void mn_spare(mn_node *node, mn_tensor *const *inputs)
     const mn_op *op = node->op;
     if (can_again(node))
         node->outputs[0].saved.again = true; /* backward has no use for it */
-    if (op != &mn_ops[MN_OP_conv2d] && op != &mn_ops[MN_OP_conv2d_relu])
+    if (op != &mn_ops[MN_OP_conv2d] && op != &mn_ops[MN_OP_conv2d_relu] &&
+        op != &mn_ops[MN_OP_conv2d_moments])
         return;
     mn_node_input *x = &node->inputs[0];
     const mn_node *producer = x->producer;

@@ -65,6 +65,8 @@ static inline bool mn_is_within(double value, double low, double high)
 double mn_clock_seconds(void);
 /* Largest resident set of this process so far, in bytes; 0 if the system does not say. */
 uint64_t mn_peak_rss(void);
+/* Asks the system for large pages where a large block lies, if it has such: a hint. */
+void mn_prefer_huge_pages(void *memory, size_t bytes);
 /* Starts a thread with signals blocked, so that the application's handlers run on its own threads.
  * Signals raised by a fault of the thread itself stay open: blocked, they would kill the process
  * without its handler. Returns an error number, 0: started. */

@@ -27,7 +27,10 @@ static void *default_alloc(void *user, size_t size, size_t alignment)
     (void)user;
     if (alignment < sizeof(void *))
         alignment = sizeof(void *);
-    return posix_memalign(&memory, alignment, size) == 0 ? memory : NULL;
+    if (posix_memalign(&memory, alignment, size) != 0)
+        return NULL;
+    mn_prefer_huge_pages(memory, size);
+    return memory;
 }
 
 static void default_free(void *user, void *memory, size_t size)

@@ -1,9 +1,14 @@
 /* core/system.c: the clock, the process's memory, and threads. */
+#define _DEFAULT_SOURCE /* madvise */
 #include "core/base.h"
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
+
+/* Smaller blocks would hold too much more than is used. */
+#define HUGE_LEAST ((size_t)4 << 20)
 
 double mn_clock_seconds(void)
 {
@@ -22,6 +27,19 @@ uint64_t mn_peak_rss(void)
     return (uint64_t)usage.ru_maxrss;
 #else
     return (uint64_t)usage.ru_maxrss * 1024;
+#endif
+}
+
+void mn_prefer_huge_pages(void *memory, size_t bytes)
+{
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    const size_t huge = (size_t)2 << 20;
+    const size_t skip = (huge - (uintptr_t)memory % huge) % huge;
+    if (bytes >= HUGE_LEAST)
+        madvise((char *)memory + skip, (bytes - skip) / huge * huge, MADV_HUGEPAGE);
+#else
+    (void)memory;
+    (void)bytes;
 #endif
 }
 

@@ -50,11 +50,15 @@ mn_conv2d_layer_options mn_conv2d_layer_options_default(void)
     return options;
 }
 
-static mn_tensor *run_conv2d(mn_module *module, mn_tensor *x, bool relu)
+static mn_tensor *run_conv2d(mn_module *module, mn_tensor *x, const mn_fused *how)
 {
     const mn_dtype dtype = dtype_beside(x);
-    mn_tensor *y = (relu ? mn_conv2d_relu : mn_conv2d)(
-        x, parameter(module, 0, dtype), parameter(module, 1, dtype), &module->options.conv);
+    mn_tensor *w = parameter(module, 0, dtype), *b = parameter(module, 1, dtype);
+    const mn_conv2d_options *options = &module->options.conv;
+    mn_tensor *y = how->give ? mn_conv2d_moments(x, w, b, options, how->give)
+                             : (how->relu ? mn_conv2d_relu : mn_conv2d)(x, w, b, options);
+    if (how->give)
+        mn_retain(*how->give);
     const int64_t *shape = mn_tensor_shape(y);
     const int64_t *filter = mn_tensor_shape(module->slots[0]);
     if (y != NULL)
@@ -65,13 +69,7 @@ static mn_tensor *run_conv2d(mn_module *module, mn_tensor *x, bool relu)
 
 static mn_tensor *conv2d_forward(mn_module *module, mn_tensor *x)
 {
-    return run_conv2d(module, x, false);
-}
-
-static mn_tensor *conv2d_relu_forward(mn_module *module, mn_tensor *x, mn_tensor *residual)
-{
-    (void)residual;
-    return run_conv2d(module, x, true);
+    return run_conv2d(module, x, &(mn_fused){.relu = false});
 }
 
 static const mn_module_class conv2d_class = {"convolution", conv2d_forward};
@@ -121,10 +119,9 @@ static mn_tensor *linear_forward(mn_module *module, mn_tensor *x)
     return run_linear(module, x, false);
 }
 
-static mn_tensor *linear_relu_forward(mn_module *module, mn_tensor *x, mn_tensor *residual)
+static mn_tensor *linear_fused(mn_module *module, mn_tensor *x, const mn_fused *how)
 {
-    (void)residual;
-    return run_linear(module, x, true);
+    return run_linear(module, x, how->relu);
 }
 
 static const mn_module_class linear_class = {"linear", linear_forward};
@@ -144,8 +141,7 @@ mn_module *mn_linear_layer(mn_context *context, int in_features, int out_feature
 
 enum { BN_WEIGHT, BN_BIAS, BN_MEAN, BN_VAR, BN_COUNT };
 
-/* With ReLU after it or not. */
-static mn_tensor *run_batch_norm(mn_module *module, mn_tensor *x, bool relu, mn_tensor *residual)
+static mn_tensor *run_batch_norm(mn_module *module, mn_tensor *x, const mn_fused *how)
 {
     mn_batch_norm_options options = module->options.norm;
     options.training = mn_module_is_training(module);
@@ -154,18 +150,13 @@ static mn_tensor *run_batch_norm(mn_module *module, mn_tensor *x, bool relu, mn_
     const mn_dtype wide = x->dtype == MN_F64 ? MN_F64 : MN_F32;
     mn_tensor *weight = parameter(module, BN_WEIGHT, wide);
     mn_tensor *bias = parameter(module, BN_BIAS, wide);
-    return relu ? mn_batch_norm_relu(x, weight, bias, running, residual, &options)
-                : mn_batch_norm(x, weight, bias, running, &options);
+    return mn_batch_norm_of(x, weight, bias, running, how->residual, how->moments, how->relu,
+                            &options);
 }
 
 static mn_tensor *batch_norm_forward(mn_module *module, mn_tensor *x)
 {
-    return run_batch_norm(module, x, false, NULL);
-}
-
-static mn_tensor *batch_norm_relu_forward(mn_module *module, mn_tensor *x, mn_tensor *residual)
-{
-    return run_batch_norm(module, x, true, residual);
+    return run_batch_norm(module, x, &(mn_fused){.relu = false});
 }
 
 static const mn_module_class batch_norm_class = {"batch norm", batch_norm_forward};
@@ -307,26 +298,33 @@ mn_module *mn_activation_layer(mn_context *context, mn_activation activation)
     return module;
 }
 
-/* What runs as one op with a ReLU after it, and its ops alone. */
+/* What runs as one op with what is around it, and its ops alone. */
 typedef struct fusion {
     const mn_module_class *class;
-    mn_tensor *(*forward)(mn_module *module, mn_tensor *x, mn_tensor *residual);
+    mn_tensor *(*forward)(mn_module *module, mn_tensor *x, const mn_fused *how);
     mn_op_id ops[2];
 } fusion;
 
 static const fusion *fusion_of(const mn_module *layer)
 {
     static const fusion fusions[] = {
-        {&conv2d_class, conv2d_relu_forward, {MN_OP_conv2d, MN_OP_conv2d}},
-        {&linear_class, linear_relu_forward, {MN_OP_linear, MN_OP_linear}},
-        {&batch_norm_class,
-         batch_norm_relu_forward,
-         {MN_OP_batch_norm, MN_OP_batch_norm_inference}},
+        {&conv2d_class, run_conv2d, {MN_OP_conv2d, MN_OP_conv2d}},
+        {&linear_class, linear_fused, {MN_OP_linear, MN_OP_linear}},
+        {&batch_norm_class, run_batch_norm, {MN_OP_batch_norm, MN_OP_batch_norm_inference}},
     };
     for (size_t i = 0; i < sizeof fusions / sizeof *fusions; i++)
         if (layer->class == fusions[i].class)
             return &fusions[i];
     return NULL;
+}
+
+/* Of casts: none was set for one of them alone. */
+static bool keep_rules(const mn_context *context, const mn_op_id *ops, int count)
+{
+    bool overridden = false;
+    for (int i = 0; i < count && !overridden; i++)
+        mn_autocast_rule(context, &mn_ops[ops[i]], &overridden);
+    return !overridden;
 }
 
 bool mn_module_fuses(const mn_module *layer, const mn_module *relu)
@@ -337,16 +335,20 @@ bool mn_module_fuses(const mn_module *layer, const mn_module *relu)
                       : relu->class != &activation_class || relu->options.function != mn_relu))
         return false;
     const mn_op_id ops[] = {pair->ops[0], pair->ops[1], MN_OP_relu, MN_OP_add};
-    bool overridden = false;
-    for (int i = 0; i < (relu == NULL ? 4 : 3) && !overridden; i++)
-        mn_autocast_rule(layer->context, &mn_ops[ops[i]], &overridden);
-    return !overridden;
+    return keep_rules(layer->context, ops, relu == NULL ? 4 : 3);
 }
 
-mn_tensor *mn_module_forward_fused(mn_module *layer, mn_tensor *x, mn_tensor *residual)
+bool mn_module_gives_moments(const mn_module *conv, const mn_module *norm)
 {
-    return mn_module_check(layer, x) == MN_OK ? fusion_of(layer)->forward(layer, x, residual)
-                                              : NULL;
+    static const mn_op_id ops[] = {MN_OP_conv2d, MN_OP_batch_norm};
+    return conv->class == &conv2d_class && norm->class == &batch_norm_class &&
+           conv->context->fusion && mn_module_is_training(norm) &&
+           keep_rules(conv->context, ops, 2);
+}
+
+mn_tensor *mn_module_forward_fused(mn_module *layer, mn_tensor *x, const mn_fused *how)
+{
+    return mn_module_check(layer, x) == MN_OK ? fusion_of(layer)->forward(layer, x, how) : NULL;
 }
 
 mn_module *mn_relu_layer(mn_context *context)

@@ -52,12 +52,22 @@ struct mn_module {
 
 /* MN_OK if the module can run on x. */
 mn_status mn_module_check(mn_module *module, mn_tensor *x);
+/* How a layer runs with what is around it. */
+typedef struct mn_fused {
+    bool relu;           /* with a ReLU after it, and before it */
+    mn_tensor *residual; /* the sum with this one, or NULL */
+    mn_tensor **give;    /* a convolution: where its result's moments go, retained, or NULL */
+    mn_tensor *moments;  /* a batch norm in training: those of x, or NULL */
+} mn_fused;
 /* Whether the two layers run as one op: a convolution, linear layer or batch norm, and a ReLU; or,
  * with NULL, a batch norm, an addition and a ReLU. Not where a rule of casts was set for one of the
  * ops alone. */
 bool mn_module_fuses(const mn_module *layer, const mn_module *relu);
-/* They run. residual may be NULL. */
-mn_tensor *mn_module_forward_fused(mn_module *layer, mn_tensor *x, mn_tensor *residual);
+/* Whether the two are a convolution and a batch norm in training, which takes its statistics from
+ * the convolution's store. */
+bool mn_module_gives_moments(const mn_module *conv, const mn_module *norm);
+/* A layer of those runs. */
+mn_tensor *mn_module_forward_fused(mn_module *layer, mn_tensor *x, const mn_fused *how);
 
 mn_module *mn_module_new(mn_context *context, const mn_module_class *class);
 void mn_module_add_slot(mn_module *module, mn_slot_spec spec);

@@ -3,11 +3,12 @@
 
 #include <string.h>
 
-static mn_tensor *run_chain(mn_module *module, mn_tensor *x, bool given, const mn_module *stop);
+static mn_tensor *run_chain(mn_module *module, mn_tensor *x, bool given, const mn_module *stop,
+                            mn_tensor **moments);
 
 static mn_tensor *sequential_forward(mn_module *module, mn_tensor *x)
 {
-    return run_chain(module, x, false, NULL);
+    return run_chain(module, x, false, NULL, NULL);
 }
 
 static const mn_module_class sequential_class = {"sequential", sequential_forward};
@@ -16,8 +17,7 @@ static const mn_module_class sequential_class = {"sequential", sequential_forwar
 typedef struct manner {
     bool given; /* a reference to x is released */
     bool held;  /* the result lives by a reference of the caller's; else in the scope */
-    bool fused; /* with a ReLU, and before it the sum with the residual, if there is one */
-    mn_tensor *residual;
+    mn_fused fused;
 } manner;
 
 /* Runs one child in a scope of its own, so that only its result lives on. */
@@ -27,9 +27,10 @@ static mn_tensor *run_child(mn_module *child, mn_tensor *x, manner how)
     bool chain = child->class == &sequential_class;
     mn_name_push(context, child->name);
     mn_scope scope = mn_scope_begin(context);
-    mn_tensor *y = chain       ? run_chain(child, x, how.given, NULL)
-                   : how.fused ? mn_module_forward_fused(child, x, how.residual)
-                               : mn_module_forward(child, x);
+    const bool fused = how.fused.relu || how.fused.give || how.fused.moments;
+    mn_tensor *y = chain   ? run_chain(child, x, how.given, NULL, NULL)
+                   : fused ? mn_module_forward_fused(child, x, &how.fused)
+                           : mn_module_forward(child, x);
     if (!chain && y != NULL && y == x) /* the result has a life of its own */
         y = mn_reshape(x, mn_tensor_ndim(x), mn_tensor_shape(x));
     if (how.held)
@@ -49,10 +50,19 @@ static mn_module *in_chain(const mn_module *module, mn_module *child)
     return child != NULL && child == module->shortcut ? child->next : child;
 }
 
+/* Whether the layer gives moments to the one after it, which reads nothing else. */
+static bool gives(const mn_module *module, const mn_module *child)
+{
+    const mn_module *next = in_chain(module, child->next);
+    return next != NULL && mn_module_gives_moments(child, next);
+}
+
 /* Between two layers the activation is held by a reference of ours, given to the next layer and
  * released as soon as it has run, also inside a chain in the chain: under no-grad at most two
- * activations are alive. The chain ends before `stop`. */
-static mn_tensor *run_chain(mn_module *module, mn_tensor *x, bool given, const mn_module *stop)
+ * activations are alive. The chain ends before `stop`, for which moments are left, if it takes
+ * some. */
+static mn_tensor *run_chain(mn_module *module, mn_tensor *x, bool given, const mn_module *stop,
+                            mn_tensor **moments)
 {
     mn_module *child = in_chain(module, module->children), *next;
     if (child == NULL) {
@@ -61,14 +71,24 @@ static mn_tensor *run_chain(mn_module *module, mn_tensor *x, bool given, const m
             mn_release(x);
         return NULL;
     }
+    mn_tensor *taken = NULL;
     for (; child != stop && x != NULL; child = next) {
         next = in_chain(module, child->next);
-        const bool fused = next != NULL && mn_module_fuses(child, next);
-        if (fused)
+        mn_tensor *found = NULL;
+        mn_fused fused = {.relu = next != NULL && mn_module_fuses(child, next), .moments = taken};
+        if (fused.relu)
             next = in_chain(module, next->next);
+        else if (gives(module, child))
+            fused.give = &found;
         x = run_child(child, x, (manner){.given = given, .held = next != stop, .fused = fused});
+        mn_release(taken);
+        taken = found;
         given = true;
     }
+    if (moments)
+        *moments = taken;
+    else
+        mn_release(taken);
     return x;
 }
 
@@ -95,12 +115,17 @@ static mn_tensor *residual_forward(mn_module *module, mn_tensor *x)
     const bool waits = last != in_chain(module, module->children) && mn_module_fuses(last, NULL);
     mn_module *norm = waits ? last : NULL;
     mn_scope scope = mn_scope_begin(module->context);
-    mn_tensor *y = run_chain(module, x, false, norm);
+    mn_tensor *moments = NULL;
+    mn_tensor *y = run_chain(module, x, false, norm, &moments);
     mn_tensor *around =
         module->shortcut != NULL ? run_child(module->shortcut, x, (manner){.held = false}) : x;
     const bool fused = norm != NULL && is_alike(y, around);
     if (norm != NULL && y != NULL)
-        y = run_child(norm, y, (manner){.fused = fused, .residual = around});
+        y = run_child(
+            norm, y,
+            (manner){
+                .fused = {.relu = fused, .residual = fused ? around : NULL, .moments = moments}});
+    mn_release(moments);
     if (!fused)
         y = mn_add(y, around);
     mn_scope_keep(y);

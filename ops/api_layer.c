@@ -9,9 +9,11 @@ mn_conv2d_options mn_conv2d_options_default(void)
         .size = sizeof(mn_conv2d_options), .stride = {1, 1}, .dilation = {1, 1}, .groups = 1};
 }
 
+/* Output 0; and output 1 into moments, if they are wanted. */
 static mn_tensor *apply_conv2d(mn_op_id id, mn_tensor *x, mn_tensor *w, mn_tensor *b,
-                               const mn_conv2d_options *options)
+                               const mn_conv2d_options *options, mn_tensor **moments)
 {
+    mn_tensor *outputs[MN_MAX_OUTPUTS] = {NULL};
     mn_tensor *const inputs[3] = {x, w, b};
     mn_conv2d_options known = mn_conv2d_options_default();
     mn_conv2d_attributes conv = {.groups = 0};
@@ -25,18 +27,28 @@ static mn_tensor *apply_conv2d(mn_op_id id, mn_tensor *x, mn_tensor *w, mn_tenso
         conv.dilation[i] = known.dilation[i];
     }
     conv.groups = known.groups;
-    return mn_apply1(id, inputs, 3, &conv);
+    if (mn_apply(context, &mn_ops[id], inputs, 3, &conv, outputs) != MN_OK)
+        return NULL;
+    if (moments)
+        *moments = outputs[1];
+    return outputs[0];
 }
 
 mn_tensor *mn_conv2d(mn_tensor *x, mn_tensor *w, mn_tensor *b, const mn_conv2d_options *options)
 {
-    return apply_conv2d(MN_OP_conv2d, x, w, b, options);
+    return apply_conv2d(MN_OP_conv2d, x, w, b, options, NULL);
 }
 
 mn_tensor *mn_conv2d_relu(mn_tensor *x, mn_tensor *w, mn_tensor *b,
                           const mn_conv2d_options *options)
 {
-    return apply_conv2d(MN_OP_conv2d_relu, x, w, b, options);
+    return apply_conv2d(MN_OP_conv2d_relu, x, w, b, options, NULL);
+}
+
+mn_tensor *mn_conv2d_moments(mn_tensor *x, mn_tensor *w, mn_tensor *b,
+                             const mn_conv2d_options *options, mn_tensor **moments)
+{
+    return apply_conv2d(MN_OP_conv2d_moments, x, w, b, options, moments);
 }
 
 /* ---- pooling --------------------------------------------------------------------------------- */
@@ -116,40 +128,41 @@ mn_batch_norm_options mn_batch_norm_options_default(void)
         .size = sizeof(mn_batch_norm_options), .eps = 1e-5, .momentum = 0.1};
 }
 
-/* With ReLU or without it: `ids` are those of training and of inference. */
-static mn_tensor *apply_batch_norm(const mn_op_id ids[2], mn_tensor *const *given,
-                                   mn_tensor *const running[3],
-                                   const mn_batch_norm_options *options)
+mn_tensor *mn_batch_norm_of(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
+                            mn_tensor *const running[3], mn_tensor *residual, mn_tensor *moments,
+                            bool relu, const mn_batch_norm_options *options)
 {
     static mn_tensor *const none[3] = {NULL};
-    mn_tensor *const *statistics = running ? running : none, *const residual = given[3];
-    mn_tensor *inputs[7] = {given[0],      given[1],      given[2], statistics[0],
-                            statistics[1], statistics[2], residual};
+    static const mn_op_id ids[2][2] = {{MN_OP_batch_norm_inference, MN_OP_batch_norm},
+                                       {MN_OP_batch_norm_inference_relu, MN_OP_batch_norm_relu}};
+    mn_tensor *const *statistics = running ? running : none;
+    mn_tensor *inputs[8] = {x,        weight, bias, statistics[0], statistics[1], statistics[2],
+                            residual, moments};
     mn_batch_norm_options known = mn_batch_norm_options_default();
-    mn_context *context = mn_enter(ids[0], inputs, 7, 5);
+    mn_context *context = mn_enter(ids[relu][1], inputs, 8, 5);
     if (!context ||
         mn_options_copy(&context->error, "mn_batch_norm", &known, sizeof known, options) != MN_OK)
         return NULL;
-    mn_batch_norm_attributes norm = {.eps = known.eps, .momentum = known.momentum};
-    if (!known.training)
+    const mn_batch_norm_attributes norm = {.eps = known.eps, .momentum = known.momentum};
+    int count = moments ? 8 : residual ? 7 : 6;
+    if (!known.training) {
         inputs[5] = residual;
-    return mn_apply1(ids[known.training ? 0 : 1], inputs, (known.training ? 6 : 5) + !!residual,
-                     &norm);
+        count = residual ? 6 : 5;
+    }
+    return mn_apply1(ids[relu][known.training], inputs, count, &norm);
 }
 
 mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
                          mn_tensor *const running[3], const mn_batch_norm_options *options)
 {
-    static const mn_op_id ids[2] = {MN_OP_batch_norm, MN_OP_batch_norm_inference};
-    return apply_batch_norm(ids, (mn_tensor *[]){x, weight, bias, NULL}, running, options);
+    return mn_batch_norm_of(x, weight, bias, running, NULL, NULL, false, options);
 }
 
 mn_tensor *mn_batch_norm_relu(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
                               mn_tensor *const running[3], mn_tensor *residual,
                               const mn_batch_norm_options *options)
 {
-    static const mn_op_id ids[2] = {MN_OP_batch_norm_relu, MN_OP_batch_norm_inference_relu};
-    return apply_batch_norm(ids, (mn_tensor *[]){x, weight, bias, residual}, running, options);
+    return mn_batch_norm_of(x, weight, bias, running, residual, NULL, true, options);
 }
 
 mn_tensor *mn_layer_norm(mn_tensor *x, int axes, mn_tensor *weight, mn_tensor *bias, double eps)

@@ -28,6 +28,11 @@ mn_status mn_backward_conv2d(mn_backward_call *call)
     return mn_give_result(call, 2, MN_OP_sum, call->grad_out, 1, &positions);
 }
 
+mn_status mn_backward_conv2d_moments(mn_backward_call *call)
+{
+    return call->grad_out[0] ? mn_backward_conv2d(call) : MN_OK; /* moments: as batch norm's */
+}
+
 mn_status mn_backward_conv2d_relu(mn_backward_call *call)
 {
     MN_TRY(mn_mask_gradient(call));

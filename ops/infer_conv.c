@@ -101,6 +101,14 @@ static mn_status check_gradient(mn_infer *infer, const char *second)
     return mn_need_same_dtype(infer, 1, 0);
 }
 
+mn_status mn_infer_conv2d_moments(mn_infer *infer)
+{
+    MN_TRY(mn_infer_conv2d(infer));
+    const int64_t shape[2] = {2, infer->in[1].shape[0]};
+    mn_output(infer, 1, MN_F64, 2, shape);
+    return MN_OK;
+}
+
 mn_status mn_infer_conv2d_backward_input(mn_infer *infer)
 {
     const mn_conv2d_attributes *conv = infer->attributes;

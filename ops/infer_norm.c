@@ -42,7 +42,9 @@ mn_status mn_infer_batch_norm(mn_infer *infer)
     MN_TRY(check_channels(infer, 0, parameter_names, 1, 4));
     if (infer->in[5].present)
         MN_TRY(mn_need_like(infer, 5, "the count", MN_I64, 0, NULL));
-    const int64_t *channels = &x->shape[x->ndim - 1];
+    const int64_t *channels = &x->shape[x->ndim - 1], moments[2] = {2, *channels};
+    if (infer->in[7].present)
+        MN_TRY(mn_need_like(infer, 7, "moments", MN_F64, 2, moments));
     if (*channels > 0 && x->numel == *channels)
         return mn_infer_error(infer, MN_ERR_SHAPE,
                               "training needs more than 1 value per channel to normalize over");

@@ -31,6 +31,15 @@ mn_tensor *mn_dispatch1(mn_context *context, mn_op_id id, mn_tensor *const *inpu
 /* mn_apply of a built-in op; returns output 0. Takes the context from the first tensor given. */
 mn_tensor *mn_apply1(mn_op_id id, mn_tensor *const *inputs, int input_count,
                      const void *attributes);
+/* mn_conv2d that also gives the moments of its result's channels, which the batch norm of it then
+ * need not find: f64 [2,K], no gradient flows through them. */
+mn_tensor *mn_conv2d_moments(mn_tensor *x, mn_tensor *w, mn_tensor *b,
+                             const mn_conv2d_options *options, mn_tensor **moments);
+/* mn_batch_norm, or with relu mn_batch_norm_relu, in training of an x with these moments, or NULL.
+ */
+mn_tensor *mn_batch_norm_of(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
+                            mn_tensor *const running[3], mn_tensor *residual, mn_tensor *moments,
+                            bool relu, const mn_batch_norm_options *options);
 /* Whether some kernel (or widening to f32) serves the op for this dtype, and how. */
 mn_served_by mn_op_served_by(const mn_context *context, const mn_op *op, mn_dtype dtype);
 /* What 16-bit stores lost. Added to from several threads at once. */

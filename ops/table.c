@@ -85,6 +85,7 @@ static const struct {
     {MN_OP_scatter_add, "mn_scatter_add mn_one_hot"},
     {MN_OP_compare, "mn_eq mn_ne mn_lt mn_le mn_gt mn_ge"},
     {MN_OP_affine, "mn_neg mn_add_scalar mn_mul_scalar"},
+    {MN_OP_conv2d_moments, ""}, /* layers run it before a batch norm */
     {MN_OP_batch_norm_inference, "mn_batch_norm"},
     {MN_OP_batch_norm_inference_relu, "mn_batch_norm_relu"},
     {MN_OP_batch_norm_relu_again, ""}, /* backward, which needs a result that was not kept */

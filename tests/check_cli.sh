@@ -135,12 +135,12 @@ awk '/times its throughput/ { slower = $(NF - 6) < 0.995 } /slower than FP32/ { 
 small="--data synthetic:12x12x1:3:64 --model cnn-small --batch 16"
 expect 0 '^bf16 against FP32, 2 batches, loss .*:$' "$minim" shadow $small --batches 2
 grep -q '^no op is past the tolerance 0.5; largest local error' out || fail "shadow: $(cat out)"
-grep -qE '^conv1 conv2d +forward +bf16 +[0-9]' out || fail "shadow: $(cat out)"
+grep -qE '^conv1 conv2d_moments +forward +bf16 +[0-9]' out || fail "shadow: $(cat out)"
 grep -qE '^bn1 batch_norm_relu_backward +backward +bf16 +[0-9]' out || fail "shadow: $(cat out)"
 grep -q PAST out && fail "shadow: $(cat out)"
-expect 0 'ops past the tolerance 1e-05, first conv1 conv2d;' "$minim" shadow $small --amp fp16 --tolerance 1e-5
-grep -qE '^conv1 conv2d .*  PAST$' out || fail "shadow: $(cat out)"
-expect 0 '^\{"amp":"bf16",.*"rows":\[\{"layer":"conv1","op":"conv2d","backward_of":"","direction":"forward",' \
+expect 0 'ops past the tolerance 1e-05, first conv1 conv2d_moments;' "$minim" shadow $small --amp fp16 --tolerance 1e-5
+grep -qE '^conv1 conv2d_moments .*  PAST$' out || fail "shadow: $(cat out)"
+expect 0 '^\{"amp":"bf16",.*"rows":\[\{"layer":"conv1","op":"conv2d_moments","backward_of":"","direction":"forward",' \
     "$minim" shadow $small --json --rules relu=FP32
 [ "$(wc -l <out)" = 1 ] || fail "shadow --json: not one line"
 grep -q '"op":"relu","backward_of":"","direction":"forward","occurrence":0,"dtype":"f32"' out || fail "shadow --rules"

@@ -1,6 +1,8 @@
 /* Cases of convolution, pooling and normalisation. */
 #include "tests/support_cases.h"
 
+#include "ops/ops.h"
+
 /* parameters: stride h w, padding h w, dilation h w, groups, bias; 1 with ReLU */
 static mn_tensor *build_conv2d(mn_context *ctx, mn_tensor **in, const op_case *c)
 {
@@ -72,6 +74,24 @@ static mn_tensor *build_norm_conv2d(mn_context *ctx, mn_tensor **in, const op_ca
     mn_conv2d_options conv = mn_conv2d_options_default();
     return mn_conv2d(mn_batch_norm_relu(in[0], in[1], in[2], running, NULL, &o), in[5], NULL,
                      &conv);
+}
+
+/* A convolution that makes the statistics of the batch norm after it.
+ * parameters: stride, padding, with ReLU, groups */
+static mn_tensor *build_conv_batch_norm(mn_context *ctx, mn_tensor **in, const op_case *c)
+{
+    (void)ctx;
+    mn_batch_norm_options norm = mn_batch_norm_options_default();
+    mn_conv2d_options conv = mn_conv2d_options_default();
+    mn_tensor *running[3] = {in[4], in[5], NULL}, *moments = NULL;
+    norm.training = true;
+    for (int i = 0; i < 2; i++) {
+        conv.stride[i] = (int)c->p[0];
+        conv.padding[i] = (int)c->p[1];
+    }
+    conv.groups = (int)c->p[3];
+    mn_tensor *y = mn_conv2d_moments(in[0], in[1], NULL, &conv, &moments);
+    return mn_batch_norm_of(y, in[2], in[3], running, NULL, moments, c->p[2] != 0, &norm);
 }
 
 /* parameters: groups, or axes of a layer norm, negative; 1: the second input is the bias */
@@ -172,6 +192,14 @@ const op_case mn_cases_image[] = {
          .inputs = {BN_INPUTS(N(2, 3, 2, 5), 5)}, .once = true),
     CASE("batch norm add relu eval", .build = build_batch_norm_relu,
          .inputs = {BN_INPUTS(N(2, 3, 2, 5), 5), N(2, 3, 2, 5)}, .p = {0, 1}, .once = true),
+    CASE("conv batch norm", .build = build_conv_batch_norm,
+         .inputs = {N(2, 5, 4, 3), N(5, 3, 3, 3), INPUT(PARAM, 5), INPUT(PARAM, 5), INPUT(STATE, 5),
+                    INPUT(STATE, 5)},
+         .p = {1, 1, 0, 1}, .once = true),
+    CASE("conv batch norm relu", .build = build_conv_batch_norm,
+         .inputs = {N(2, 5, 6, 4), N(18, 3, 3, 2), INPUT(PARAM, 18), INPUT(PARAM, 18),
+                    INPUT(STATE, 18), INPUT(STATE, 18)},
+         .p = {2, 1, 1, 2}, .once = true),
     CASE("layer norm", .build = build_group_norm,
          .inputs = {N(5, 3, 31), INPUT(PARAM, 31), INPUT(PARAM, 31)}, .p = {-1}, .once = true),
     CASE("layer norm 2 axes", .build = build_group_norm,

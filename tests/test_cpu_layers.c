@@ -263,7 +263,7 @@ START_TEST(batch_norm_is_robust)
     const mn_batch_norm_attributes a = {0, 0.1};
     const mn_cpu cpu = mn_fixture_cpu(mn_cpu_best_kernels(), 1);
     const int64_t shape[2] = {20000, 3};
-    double workspace[(512 + 4) * 4];
+    double workspace[1 << 14];
     fixture f;
     mn_fixture_start(&f, &a, sizeof a);
     norm_inputs(&f, MN_F32, shape, 1000);
@@ -290,7 +290,7 @@ START_TEST(batch_norm_keeps_bad_statistics_out)
     const mn_batch_norm_attributes a = {1e-5, 0.1};
     const mn_cpu cpu = mn_fixture_cpu(mn_cpu_best_kernels(), 1);
     const double bad[] = {(double)NAN, (double)INFINITY, 3e38};
-    double workspace[(512 + 4) * 4];
+    double workspace[1 << 14];
     for (size_t b = 0; b < COUNT(bad); b++) {
         fixture f;
         mn_fixture_start(&f, &a, sizeof a);

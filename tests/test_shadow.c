@@ -142,7 +142,7 @@ START_TEST(rows_of_a_model)
     net n = open_net(ctx);
     mn_shadow_options o = options_of(_i ? MN_F16 : MN_BF16);
     mn_shadow_report *r = mn_shadow_check(ctx, net_loss, &n, &o);
-    static const char *const order[] = {"conv2d", "batch_norm_relu", "dropout"};
+    static const char *const order[] = {"conv2d_moments", "batch_norm_relu", "dropout"};
     for (int i = 0; i < 3; i++)
         ck_assert_str_eq(r->rows[i].op, order[i]);
     const double step = _i ? 0x1p-10 : 0x1p-7;
@@ -161,7 +161,7 @@ START_TEST(rows_of_a_model)
         ck_assert(backward == (row->backward_of[0] != '\0'));
     }
     ck_assert(backward);
-    const mn_shadow_row *conv = row_of(r, "conv", "conv2d");
+    const mn_shadow_row *conv = row_of(r, "conv", "conv2d_moments");
     ck_assert(conv->local_error > 0 && conv->rms > 0 && conv->rms <= conv->error);
     ck_assert_double_eq(conv->error, conv->local_error); /* nothing comes in */
     ck_assert_int_eq(conv->dtype, o.dtype);

@@ -41,7 +41,8 @@ static double flops_of(const mn_observed *call)
     const mn_op *op = call->op;
     const mn_view *y = call->results;
     mn_tensor *const *x = call->inputs;
-    if (op->infer == mn_ops[MN_OP_conv2d].infer || op->infer == mn_ops[MN_OP_linear].infer)
+    if (op->infer == mn_ops[MN_OP_conv2d].infer || op == &mn_ops[MN_OP_conv2d_moments] ||
+        op->infer == mn_ops[MN_OP_linear].infer)
         return products(y->numel, mn_tensor_numel(x[1]), x[1]->shape[0]);
     if (op == &mn_ops[MN_OP_conv2d_backward_input])
         return products(mn_tensor_numel(x[0]), mn_tensor_numel(x[1]), x[1]->shape[0]);

@@ -3,16 +3,7 @@
 #define MN_OPS_CPU_BODIES_NORM_H
 
 #include "ops/cpu/bodies_elementwise.h"
-
-static void body_add_moments(size_t n, const float *restrict x, const float *restrict mean,
-                             float *restrict sum, float *restrict square)
-{
-    for (size_t i = 0; i < n; i++) {
-        float d = x[i] - mean[i];
-        sum[i] += d;
-        square[i] += d * d;
-    }
-}
+#include "ops/cpu/bodies_moments.h"
 
 /* g through ReLU after the normalisation; as normalize computes it. */
 static inline float through_relu(float g, float centred, float slope, float bias, float limit)

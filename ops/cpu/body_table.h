@@ -23,13 +23,13 @@ typedef struct mn_norm_tables {
     float limit;
 } mn_norm_tables;
 
-/* n elements of f16 or bf16. `add` adds terms of sums to one accumulator per element, which there
+/* n elements. `add` adds terms of sums to one accumulator per element, which there
  * are for a multiple of 16: those of x without g, else of gradients. With `other` those of g where
  * that is positive, which goes to y. `apply` makes y or, with g, dx; `other` is the residual. */
 typedef struct mn_norm_row {
     size_t n;
-    const uint16_t *x, *g, *other;
-    uint16_t *y;
+    const void *x, *g, *other;
+    void *y;
     bool relu;
     mn_norm_tables tables;
 } mn_norm_row;
@@ -38,6 +38,11 @@ typedef struct mn_norm_kernels {
     void (*apply)(const mn_norm_row *row);
 } mn_norm_kernels;
 extern const mn_norm_kernels mn_norm_avx512[MN_DTYPE_COUNT]; /* empty rows: not of that dtype */
+
+/* For `rows` rows of n lanes, ld apart: sum += x - mean, square += (x - mean)^2. */
+typedef void mn_moments_body(int64_t rows, int64_t n, int64_t ld, const float *x, const float *mean,
+                             float *sum, float *square);
+extern mn_moments_body mn_moments_avx512; /* the others' are in mn_bodies */
 
 /* Of one optimizer step. */
 typedef struct mn_step_factors {
@@ -102,7 +107,7 @@ typedef struct mn_bodies {
     /* Terms of sums, added to one accumulator per element. */
     void (*add_product)(size_t n, const float *a, const float *b, float *sum);
     /* x - mean and its square. */
-    void (*add_moments)(size_t n, const float *x, const float *mean, float *sum, float *square);
+    mn_moments_body *add_moments;
     /* g and g (x - mean) scale. */
     void (*add_gradients)(size_t n, const float *g, const float *x, const mn_norm_tables *tables,
                           float *sum, float *product);

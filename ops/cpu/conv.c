@@ -45,7 +45,10 @@ static mn_conv_gather forward(const mn_call *call, int64_t phase)
                             .phase = {{v}, {h}},
                             .groups = attributes->groups,
                             .columns = w->shape[0] / attributes->groups,
-                            .pack = pack_forward};
+                            .pack = pack_forward,
+                            .moments = call->op == &mn_ops[MN_OP_conv2d_moments]
+                                           ? mn_moments_of(call, y)
+                                           : (mn_moments){.slots = 0}};
 }
 
 /* ---- gradient of the input ------------------------------------------------------------------- */
@@ -188,8 +191,12 @@ static void run(const mn_call *call, int64_t phases,
 {
     for (int64_t phase = 0; phase < phases; phase++) {
         mn_conv_gather gather = gather_of(call, phase);
-        if (mn_gather_plan(&gather) == MN_OK)
-            mn_gather_run(&gather);
+        if (mn_gather_plan(&gather) != MN_OK)
+            continue;
+        mn_gather_run(&gather);
+        double *moments = gather.moments.call ? call->out[1].data : NULL;
+        if (moments)
+            mn_moments_merge(&gather.moments, moments, moments + gather.moments.channels);
     }
 }
 

@@ -4,6 +4,7 @@
 #define MN_OPS_CPU_CONV_H
 
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/moments.h"
 
 /* One axis of a sliding window. Point i sees through tap t the image at i step + base + t delta;
  * tap t is the filter's index filter_base + t filter_step; point i is index out_base + i out_step
@@ -126,6 +127,7 @@ struct mn_conv_gather {
     size_t workspace_bytes;
     bool exact; /* weights that are not finite: padding must not meet them */
 
+    mn_moments moments; /* conv2d_moments: a slot per task, of any way; else without slots */
     mn_conv_planes planes;
     mn_winograd winograd;
     int64_t group_panels, point_step; /* panels that are multiplied together */
@@ -145,6 +147,13 @@ bool mn_winograd_run(mn_conv_gather *gather);
 void mn_planes_choose(mn_conv_gather *gather);
 /* weights: [depth][width] per panel, as they are packed; start: [panels][width]. */
 void mn_planes_run(mn_conv_gather *gather);
+/* Pixels of the result that were just stored: some channels of them. */
+static inline void mn_gather_stored(const mn_conv_gather *g, int64_t task, int64_t pixel,
+                                    int64_t pixels, int64_t channel, int64_t width)
+{
+    if (g->moments.slots > 0)
+        mn_moments_add(&g->moments, task, pixel, pixels, channel, width);
+}
 mn_status mn_gather_plan(mn_conv_gather *gather);
 void mn_gather_run(mn_conv_gather *gather);
 

@@ -38,6 +38,20 @@ static void choose_block(mn_conv_gather *g)
     g->block = tiles * g->kernels->rows;
 }
 
+/* A slot for each task of the way that has most, beside the workspace of all. */
+static mn_status place_moments(mn_conv_gather *g)
+{
+    mn_arena arena = {g->workspace_bytes, true};
+    const int64_t strips = mn_conv_strip_count(&g->strips);
+    const int64_t others = mn_max(g->winograd.m > 0 ? g->winograd.blocks : 0,
+                                  g->planes.kernels ? g->planes.blocks : 0);
+    g->moments.slots = mn_max(strips, others);
+    g->moments.at =
+        mn_arena_take(&arena, mn_moments_slot_bytes(&g->moments), g->moments.slots, 1, 1);
+    g->workspace_bytes = arena.bytes;
+    return arena.ok ? MN_OK : MN_ERR_MEMORY;
+}
+
 mn_status mn_gather_plan(mn_conv_gather *g)
 {
     mn_conv_strips *s = &g->strips;
@@ -70,7 +84,8 @@ mn_status mn_gather_plan(mn_conv_gather *g)
     g->finite_at = mn_arena_take(&arena, 1, g->groups, g->panels, 1);
     g->scratch_at = mn_arena_take(&arena, g->scratch_bytes, mn_call_threads(g->call), 1, 1);
     g->workspace_bytes = arena.bytes;
-    return arena.ok ? mn_winograd_plan(g) : MN_ERR_MEMORY;
+    MN_TRY(arena.ok ? mn_winograd_plan(g) : MN_ERR_MEMORY);
+    return g->moments.call ? place_moments(g) : MN_OK;
 }
 
 static float *packed(const mn_conv_gather *g, int64_t index)
@@ -232,6 +247,8 @@ static void strip_task(void *arg, int64_t index, int slot)
             for (int64_t panel = 0; panel < g->panels; panel++)
                 run_panel(g, &b, group, panel);
         store(g, &b);
+        mn_gather_stored(g, index, b.image * s->y.points * s->x.points + b.first, b.count, 0,
+                         g->groups * g->columns);
     }
 }
 
@@ -262,8 +279,11 @@ static void fill_tables(const mn_conv_gather *g)
 
 void mn_gather_run(mn_conv_gather *g)
 {
+    mn_moments_clear(&g->moments);
     if (nothing_to_do(g) || (g->winograd.m > 0 && mn_winograd_run(g)))
         return;
+    if (g->winograd.m > 0)
+        mn_moments_clear(&g->moments);
     const int64_t panels = g->groups * g->panels;
     fill_tables(g);
     mn_call_parallel(g->call, panels, pack_task, g);

@@ -240,7 +240,7 @@ static void multiply(const mn_conv_gather *g, const block *b)
         }
 }
 
-static void store(const mn_conv_gather *g, const block *b)
+static void store(const mn_conv_gather *g, const block *b, int64_t index)
 {
     const mn_conv_planes *p = &g->planes;
     const mn_conv_axis *v = &g->strips.y, *h = &g->strips.x;
@@ -261,6 +261,7 @@ static void store(const mn_conv_gather *g, const block *b)
             for (int64_t q = 0; q < h->points; q++)
                 mn_row_store(g->call, y, at + q * h->out_step * g->columns, g->columns,
                              dst + q * g->columns);
+        mn_gather_stored(g, index, at / g->columns, h->points, 0, g->columns);
     }
 }
 
@@ -272,7 +273,7 @@ static void gather_task(void *arg, int64_t index, int slot)
     for (int64_t i = 0; i < b.images; i++)
         load_image(&g->planes, &g->strips, &b, i);
     multiply(g, &b);
-    store(g, &b);
+    store(g, &b, index);
 }
 
 void mn_planes_run(mn_conv_gather *g)

@@ -159,7 +159,7 @@ static void add_up(const norm *m, const item *t, const float *mean, lanes *l)
             const size_t n = (size_t)row_of(m, t, c, r, &at);
             const float *x = mn_row_load(m->call, m->x, at, (int64_t)n, row);
             if (mean)
-                m->bodies->add_moments(n, x, mean, l->acc[0], l->acc[1]);
+                m->bodies->add_moments(1, (int64_t)n, 0, x, mean, l->acc[0], l->acc[1]);
             else
                 m->bodies->accumulate(n, l->acc[0], x);
             count_term(m, l);

@@ -1,15 +1,16 @@
 /* Batch normalisation, alone and with a residual added and ReLU applied. Sums are taken in tasks,
- * blocks of rows cut by shape alone, each with statistics about a mean of its own; what is merged
- * in the end is free of cancellation, and x is read once. */
-#include "ops/cpu/run.h"
+ * blocks of rows cut by shape alone; statistics (moments.c) read x once, or not at all where the
+ * convolution before has made them. */
+#include "ops/cpu/moments.h"
+#include "ops/cpu/pack.h"
 
 #include "core/math.h"
 
 #include <math.h>
 #include <string.h>
 
+#define MOMENTS    7     /* the input that holds them */
 #define TERMS      256   /* most f32 terms in a lane */
-#define FIRST      8     /* terms of each lane that give a task's first estimate of the mean */
 #define MOST_TASKS 64    /* of sums */
 #define PARTIALS   16384 /* sums of all tasks, where one task has not more */
 
@@ -28,8 +29,9 @@ typedef struct norm {
     int64_t length; /* of a table: channels, repeated for all rows taken at once; never 0 */
     int64_t tasks, task_rows;
     double eps, momentum;
-    double *sum[2];  /* per channel */
-    double *partial; /* [tasks][2][channels] */
+    mn_moments moments; /* forward: a slot per task */
+    double *sum[2];     /* per channel */
+    double *partial;    /* backward: [tasks][2][channels] */
     float *mean, *scale, *shift, *gradient, *bias;
 } norm;
 
@@ -37,7 +39,6 @@ typedef struct norm {
 typedef struct lanes {
     float acc[2][MN_BLOCK];
     double sum[2][MN_BLOCK];
-    float mean[MN_BLOCK]; /* statistics: a first estimate */
 } lanes;
 
 static void cut(norm *m, const mn_view *x)
@@ -55,18 +56,35 @@ static void cut(norm *m, const mn_view *x)
     m->tasks = m->rows > 0 ? mn_ceil_div(m->rows, m->task_rows) : 0;
 }
 
+typedef struct norm_places {
+    size_t sums, partial, tables, moments, bytes;
+    bool ok;
+} norm_places;
+
+static norm_places places_of(const norm *m)
+{
+    const mn_moments moments = mn_moments_of(m->call, &m->call->in[0]);
+    mn_arena arena = {0, true};
+    norm_places p = {.sums = mn_arena_take(&arena, sizeof(double), 2, m->channels, 1)};
+    p.tables = mn_arena_take(&arena, sizeof(float), 5, m->length, 1);
+    p.moments = mn_arena_take(&arena, mn_moments_slot_bytes(&moments), m->tasks, 1, 1);
+    p.partial = p.moments; /* forward or backward */
+    mn_arena backward = {p.partial, arena.ok};
+    mn_arena_take(&backward, 2 * sizeof(double), m->tasks, m->channels, 1);
+    p.bytes = arena.bytes > backward.bytes ? arena.bytes : backward.bytes;
+    p.ok = backward.ok;
+    return p;
+}
+
 /* Of all these ops. Input 0 has x's shape. */
 mn_status mn_cpu_batch_norm_prepare(const mn_call *call, mn_plan *plan, size_t *workspace_bytes)
 {
     norm m = {.call = call};
-    size_t doubles, floats;
     (void)plan;
     cut(&m, &call->in[0]);
-    bool fits =
-        mn_size_mul((size_t)m.channels, 2 * sizeof(double) * (size_t)(1 + m.tasks), &doubles) &&
-        mn_size_mul((size_t)m.length, 5 * sizeof(float), &floats) &&
-        mn_size_add(doubles, floats, workspace_bytes);
-    return fits ? MN_OK : MN_ERR_MEMORY;
+    const norm_places places = places_of(&m);
+    *workspace_bytes = places.bytes;
+    return places.ok ? MN_OK : MN_ERR_MEMORY;
 }
 
 static float limit_of(mn_dtype dtype)
@@ -75,11 +93,11 @@ static float limit_of(mn_dtype dtype)
     return dtype == MN_F16 ? 0x1p-25F : dtype == MN_BF16 ? 0x1p-134F : 0.0F;
 }
 
-/* Counted stores need the values as they were before rounding. */
+/* Counted 16-bit stores need the values as they were before rounding. */
 static const mn_norm_kernels *kernels_of(const mn_call *call, mn_dtype dtype)
 {
 #if defined(MINIM_AVX2)
-    if (call->cpu->kernels == MN_KERNELS_AVX512 && mn_is_16_bit(dtype) && !call->stores)
+    if (call->cpu->kernels == MN_KERNELS_AVX512 && (dtype == MN_F32 || !call->stores))
         return &mn_norm_avx512[dtype];
 #endif
     (void)call;
@@ -100,11 +118,15 @@ static norm norm_of(const mn_call *call, const mn_view *x, const mn_view *g)
               .eps = a->eps,
               .momentum = a->momentum};
     cut(&m, x);
-    m.sum[0] = call->workspace;
+    const norm_places places = places_of(&m);
+    m.sum[0] = mn_workspace(call, places.sums);
     m.sum[1] = m.sum[0] + m.channels;
-    m.partial = m.sum[1] + m.channels;
+    m.partial = mn_workspace(call, places.partial);
+    m.moments = mn_moments_of(call, x);
+    m.moments.slots = m.tasks;
+    m.moments.at = places.moments;
     float **const tables[] = {&m.mean, &m.scale, &m.shift, &m.gradient, &m.bias};
-    float *at = (float *)(void *)(m.partial + 2 * m.tasks * m.channels);
+    float *at = mn_workspace(call, places.tables);
     memset(at, 0, (size_t)(5 * m.length) * sizeof *at);
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         *tables[i] = at + (int64_t)i * m.length;
@@ -175,20 +197,6 @@ static mn_norm_row row_at(const norm *m, int64_t start, int64_t n, const mn_view
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-static void add_moments(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
-{
-    float row[MN_BLOCK];
-    (void)at;
-    if (m->kernels) {
-        const mn_norm_row r = {
-            .n = (size_t)n, .x = mn_element(m->x, start), .tables.mean = l->mean};
-        m->kernels->add(&r, l->acc[0], l->acc[1]);
-        return;
-    }
-    m->bodies->add_moments((size_t)n, mn_row_load(m->call, m->x, start, n, row), l->mean, l->acc[0],
-                           l->acc[1]);
-}
-
 /* Of the residual's gradient, which it writes, if there is one. The table `gradient` holds rstd. */
 static void add_gradients(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
 {
@@ -235,30 +243,6 @@ static double lane_sum(const norm *m, const double *sum, int64_t c, int64_t widt
     return total;
 }
 
-/* Mean and sum of squares about it of each channel over the rows of a task. Squares are taken about
- * the mean of its first rows, from which its own one is not far off. */
-static void find_moments(const norm *m, int64_t channel, int64_t row, int64_t end,
-                         double *const to[2])
-{
-    const int64_t width = mn_min(m->width, m->channels - channel);
-    const int64_t first = mn_min(end - row, FIRST * m->side);
-    lanes l;
-    memset(l.mean, 0, sizeof l.mean);
-    sum_rows(m, channel, row, row + first, add_moments, &l);
-    for (int64_t c = 0; c < width; c++) {
-        const float mean = (float)(lane_sum(m, l.sum[0], c, width) / (double)first);
-        l.mean[c] = mn_isfinite_f32(mean) ? mean : 0;
-    }
-    repeat(l.mean, width, m->side * width);
-    sum_rows(m, channel, row, end, add_moments, &l);
-    for (int64_t c = 0; c < width; c++) {
-        const double sum = lane_sum(m, l.sum[0], c, width), off = sum / (double)(end - row);
-        const double squares = lane_sum(m, l.sum[1], c, width) - off * sum;
-        to[0][c] = (double)l.mean[c] + off;
-        to[1][c] = squares < 0 ? 0 : squares; /* NaN stays */
-    }
-}
-
 static void run_sums(const void *arg, int64_t begin, int64_t end)
 {
     const norm *m = arg;
@@ -271,7 +255,7 @@ static void run_sums(const void *arg, int64_t begin, int64_t end)
         const int64_t width = mn_min(m->width, m->channels - channel);
         lanes l;
         if (!m->g) {
-            find_moments(m, channel, row, last, to);
+            mn_moments_add(&m->moments, task, row, last - row, channel, width);
             continue;
         }
         sum_rows(m, channel, row, last, add_gradients, &l);
@@ -294,30 +278,6 @@ static void add_partials(const norm *m, int which)
     for (int64_t t = 0; t < m->tasks; t++)
         for (int64_t c = 0; c < m->channels; c++)
             m->sum[which][c] += m->partial[(2 * t + which) * m->channels + c];
-}
-
-static double rows_of(const norm *m, int64_t task)
-{
-    return (double)mn_min(m->task_rows, m->rows - task * m->task_rows);
-}
-
-/* Mean and sum of squares about it, into sum[0] and sum[1], from those of the tasks' rows (Chan et
- * al. 1979): each mean weighs as many rows as it has. */
-static void merge_moments(const norm *m)
-{
-    double *const mean = m->sum[0], *const squares = m->sum[1];
-    add_partials(m, 1);
-    memset(mean, 0, (size_t)m->channels * sizeof *mean);
-    for (int64_t t = 0; t < m->tasks; t++)
-        for (int64_t c = 0; c < m->channels; c++)
-            mean[c] += rows_of(m, t) * m->partial[2 * t * m->channels + c];
-    for (int64_t c = 0; c < m->channels; c++)
-        mean[c] /= (double)m->rows;
-    for (int64_t t = 0; t < m->tasks; t++)
-        for (int64_t c = 0; c < m->channels; c++) {
-            const double off = m->partial[2 * t * m->channels + c] - mean[c];
-            squares[c] += rows_of(m, t) * off * off;
-        }
 }
 
 /* ---- applying the tables --------------------------------------------------------------------- */
@@ -421,8 +381,14 @@ void mn_cpu_batch_norm(const mn_call *call)
     const norm m = forward_of(call, MN_OP_batch_norm_relu, 6);
     const float *weight = vector(&m, 1), *bias = vector(&m, 2);
     float *mean = call->out[1].data, *rstd = call->out[2].data;
-    run_tasks(&m);
-    merge_moments(&m);
+    if (mn_has_input(call, MOMENTS)) {
+        const double *given = call->in[MOMENTS].data;
+        memcpy(m.sum[0], given, (size_t)(2 * m.channels) * sizeof *given);
+    } else {
+        mn_moments_clear(&m.moments);
+        run_tasks(&m);
+        mn_moments_merge(&m.moments, m.sum[0], m.sum[1]);
+    }
     update_running(&m);
     for (int64_t c = 0; c < m.channels; c++) {
         mean[c] = m.mean[c] = (float)m.sum[0][c];

@@ -255,7 +255,7 @@ static void fetch(ahead *a)
 
 /* Some lines of tiles, times some panels of filters. */
 typedef struct block {
-    int64_t line, lines, tiles;
+    int64_t index, line, lines, tiles;
     int64_t panel, columns;
     int slot;
     float *points, *products, *rows;
@@ -330,6 +330,8 @@ static bool finish(const mn_conv_gather *g, const block *b)
         finite = body(&tiles, b->products + line * w->across * b->columns, rows, bias) && finite;
         for (int64_t i = 0; i < count; i++)
             store_row(g, b, at + i * g->strips.x.points, rows + i * row);
+        mn_gather_stored(g, b->index, at, count * g->strips.x.points,
+                         b->panel * g->kernels->columns, b->columns);
     }
     return finite;
 }
@@ -339,7 +341,8 @@ static bool finish(const mn_conv_gather *g, const block *b)
 static block block_of(const mn_conv_gather *g, int64_t index, int slot)
 {
     const mn_winograd *w = &g->winograd;
-    block b = {.line = index * w->block,
+    block b = {.index = index,
+               .line = index * w->block,
                .slot = slot,
                .products = private(g, slot, g->products_at),
                .rows = private(g, slot, g->rows_at)};

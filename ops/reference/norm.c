@@ -21,6 +21,15 @@ static double mean_of(const mn_view *view, const double *x, int64_t c, double *s
     return mean;
 }
 
+/* As mean_of; of a call with moments of x these. */
+static double moments_of(const mn_call *call, double *const in[], int64_t c, double *squares)
+{
+    if (!mn_has_input(call, 7))
+        return mean_of(&call->in[0], in[0], c, squares);
+    *squares = in[7][channels_of(&call->in[0]) + c];
+    return in[7][c];
+}
+
 /* running = (1 - momentum) running + momentum statistic, with the unbiased variance; nothing moves
  * unless the statistics of all channels are finite. */
 static void update_running(const mn_call *call, double *const in[])
@@ -31,11 +40,11 @@ static void update_running(const mn_call *call, double *const in[])
     const double freedom = rows > 1 ? (double)(rows - 1) : 1;
     double squares;
     for (int64_t c = 0; c < C; c++)
-        if (!mn_isfinite_f64((double)(float)mean_of(x, in[0], c, &squares)) ||
+        if (!mn_isfinite_f64((double)(float)moments_of(call, in, c, &squares)) ||
             !mn_isfinite_f64((double)(float)(squares / freedom)))
             return;
     for (int64_t c = 0; c < C; c++) {
-        const double mean = mean_of(x, in[0], c, &squares);
+        const double mean = moments_of(call, in, c, &squares);
         in[3][c] = (1 - a->momentum) * in[3][c] + a->momentum * mean;
         in[4][c] = (1 - a->momentum) * in[4][c] + a->momentum * (squares / freedom);
     }
@@ -52,7 +61,7 @@ void mn_ref_batch_norm(const mn_call *call, double *const in[], double *const ou
     const int64_t C = channels_of(x);
     for (int64_t c = 0; c < C; c++) {
         double squares;
-        const double mean = mean_of(x, in[0], c, &squares);
+        const double mean = moments_of(call, in, c, &squares);
         const double rstd = 1 / sqrt(squares / (double)(x->numel / C) + a->eps);
         for (int64_t i = c; i < x->numel; i += C)
             out[0][i] = (in[0][i] - mean) * rstd * in[1][c] + in[2][c];
@@ -129,6 +138,18 @@ void mn_ref_finish_relu(const mn_call *call, const double *residual, double *y)
         const double sum = residual ? rounded(dtype, y[i]) + residual[i] : y[i];
         y[i] = sum <= 0 ? 0 : sum;
     }
+}
+
+/* mean and sum (y - mean)^2 per channel of y as it is stored */
+void mn_ref_conv2d_moments(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_view *y = &call->out[0];
+    const int64_t C = channels_of(y);
+    mn_ref_conv2d(call, in, out);
+    for (int64_t i = 0; i < y->numel; i++)
+        out[0][i] = rounded(y->dtype, out[0][i]);
+    for (int64_t c = 0; c < C; c++)
+        out[1][c] = mean_of(y, out[0], c, &out[1][C + c]);
 }
 
 void mn_ref_batch_norm_relu(const mn_call *call, double *const in[], double *const out[])
