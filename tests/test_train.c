@@ -9,18 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* Sanitizers take pages of their own. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
-#else
-#define SANITIZED 0
-#endif
 
 #define DATA "synthetic:12x12x1:4:120"
 
@@ -427,49 +417,6 @@ START_TEST(test_cancel)
 }
 END_TEST
 
-typedef struct steady {
-    uint64_t requests[64];
-    long faults[64]; /* of pages, of a step */
-} steady;
-
-static long page_faults(void)
-{
-    struct rusage usage;
-    ck_assert_int_eq(getrusage(RUSAGE_SELF, &usage), 0);
-    return usage.ru_minflt + usage.ru_majflt;
-}
-
-static mn_status counting_step(mn_step *step, void *user)
-{
-    steady *counts = user;
-    const long before = page_faults();
-    mn_status status = mn_step_default(step, NULL);
-    counts->faults[step->step] = page_faults() - before;
-    counts->requests[step->step] = mn_memory_stats_get(step->context).system_requests;
-    return status;
-}
-
-START_TEST(test_steady_state)
-{
-    static steady counts; /* in memory already: its pages are no step's */
-    mn_train_options options = small_run();
-    memset(&counts, 0xff, sizeof counts);
-    options.epochs = 4;
-    options.step = counting_step;
-    options.step_user = &counts;
-    options.amp = _i ? MN_F16 : MN_F32;
-    run_and_forget(&options);
-    ck_assert_uint_gt(counts.requests[8], 0);
-    ck_assert_uint_eq(counts.requests[28], counts.requests[8]);
-    long faults = 0;
-    for (int i = 9; i <= 28; i++)
-        faults += counts.faults[i];
-#if !SANITIZED
-    ck_assert_int_lt(faults, 20); /* the first step alone has hundreds */
-#endif
-}
-END_TEST
-
 static mn_status waiting_step(mn_step *step, void *user)
 {
     uint64_t *waits = user;
@@ -618,7 +565,6 @@ int main(void)
     tcase_add_loop_test(rest, test_other_precision, 0, 9);
     tcase_add_test(rest, test_bad_checkpoints);
     tcase_add_test(rest, test_cancel);
-    tcase_add_loop_test(rest, test_steady_state, 0, 2);
     tcase_add_loop_test(rest, test_no_step_waits, 0, 2);
     tcase_add_test(rest, test_diverging_and_failing);
     tcase_add_test(rest, test_collapsed_scale);
