@@ -79,7 +79,9 @@ static mn_tensor *from_shadow(mn_tensor *x, mn_dtype dtype)
         mn_tensor *view = mn_tensor_view(shadow->storage, 0, dtype, x->ndim, x->shape);
         return view && mn_observe_shadow(x, view) == MN_OK ? view : NULL;
     }
+    x->context->pool.lasting = true;
     mn_tensor *made = mn_dispatch1(x->context, MN_OP_cast, &x, 1, &attributes);
+    x->context->pool.lasting = false;
     if (!made)
         return NULL;
     made->storage->references++;

@@ -160,6 +160,7 @@ typedef struct mn_pool_bin {
 typedef struct mn_pool_span {
     char *memory;
     size_t bytes;
+    size_t used; /* so many bytes from memory on were in use before: the system has given them */
     bool free;
     bool first; /* of its slab */
 } mn_pool_span;
@@ -169,6 +170,7 @@ typedef struct mn_pool {
     mn_pool_span *spans; /* by address */
     size_t span_count, list_bytes;
     size_t slab_bytes; /* of all slabs */
+    bool lasting;      /* what is asked for now outlives a step */
     mn_memory_stats stats;
     uint64_t limit;
 } mn_pool;

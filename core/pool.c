@@ -1,8 +1,9 @@
 /* core/pool.c: the caching pool of device memory. Blocks up to 4 KiB are kept in bins, a bin per 64
- * bytes. Larger ones are cut from slabs, where the smallest piece that is large enough is taken and
- * free neighbours are joined: tensors and workspaces of all sizes share the memory, and a sequence
- * of requests that begins and ends with the same blocks in use finds the same places again, without
- * asking the device. */
+ * bytes. Larger ones are cut from slabs, where a piece that was in use before goes first, then the
+ * smallest that is large enough, and free neighbours are joined: tensors and workspaces of all
+ * sizes share the memory, and a sequence of requests that begins and ends with the same blocks in
+ * use finds the same places again, without asking the device. What lasts, but is asked for amid a
+ * step, goes to the other end, so that the step finds its places whole again. */
 #include "core/parts.h"
 
 #include <string.h>
@@ -51,17 +52,39 @@ static size_t spans_before(const mn_pool *pool, const void *memory)
 static mn_pool_span *new_slab(mn_context *context, size_t bytes, bool generous)
 {
     mn_pool *pool = &context->pool;
-    size_t quarter = live_bytes(pool->slab_bytes / 4);
-    quarter = quarter > SLAB_BYTES ? quarter : SLAB_BYTES;
-    if (generous && quarter > bytes)
-        bytes = quarter;
+    size_t half = live_bytes(pool->slab_bytes / 2);
+    half = half > SLAB_BYTES ? half : SLAB_BYTES;
+    if (generous && half > bytes)
+        bytes = half;
     pool->stats.system_requests++;
     char *memory = context->device->alloc(context->device, bytes);
     if (!memory)
         return NULL;
     pool->slab_bytes += bytes;
     pool->stats.pool_bytes += bytes;
-    return insert(pool, spans_before(pool, memory), (mn_pool_span){memory, bytes, true, true});
+    return insert(pool, spans_before(pool, memory), (mn_pool_span){memory, bytes, 0, true, true});
+}
+
+static bool is_better(const mn_pool *pool, const mn_pool_span *a, const mn_pool_span *b,
+                      size_t bytes)
+{
+    const size_t new_a = bytes > a->used ? bytes - a->used : 0;
+    const size_t new_b = bytes > b->used ? bytes - b->used : 0;
+    if (pool->lasting)
+        return a->bytes > b->bytes;
+    return new_a != new_b ? new_a < new_b : a->bytes < b->bytes;
+}
+
+/* Cuts a free piece in two, where there is room in the list. */
+static void split(mn_pool *pool, mn_pool_span *span, size_t bytes)
+{
+    const size_t used = span->used > bytes ? span->used - bytes : 0;
+    if (span->bytes == bytes)
+        return;
+    insert(pool, (size_t)(span - pool->spans) + 1,
+           (mn_pool_span){span->memory + bytes, span->bytes - bytes, used, true, false});
+    span->bytes = bytes;
+    span->used -= used;
 }
 
 /* bytes: a multiple of GRAIN. The list has room for more pieces than a first step's order leaves.
@@ -77,16 +100,25 @@ static void *take_span(mn_context *context, size_t bytes, bool generous)
     pool->spans = list;
     mn_pool_span *best = NULL, *end = pool->spans + pool->span_count;
     for (mn_pool_span *span = pool->spans; span < end; span++)
-        if (span->free && span->bytes >= bytes && (!best || span->bytes < best->bytes))
+        if (span->free && span->bytes >= bytes && (!best || is_better(pool, span, best, bytes)))
             best = span;
     if (!best && !(best = new_slab(context, bytes, generous)))
         return NULL;
-    if (best->bytes > bytes)
-        insert(pool, (size_t)(best - pool->spans) + 1,
-               (mn_pool_span){best->memory + bytes, best->bytes - bytes, true, false});
-    best->bytes = bytes;
+    const bool last = pool->lasting && best->bytes > bytes;
+    split(pool, best, last ? best->bytes - bytes : bytes);
+    best += last;
+    best->used = bytes;
     best->free = false;
     return best->memory;
+}
+
+/* Joins a piece and the one after it, both free. */
+static void join(mn_pool *pool, size_t at)
+{
+    mn_pool_span *span = pool->spans + at;
+    span->used += span->used == span->bytes ? span[1].used : 0;
+    span->bytes += span[1].bytes;
+    erase(pool, at + 1);
 }
 
 static void free_span(mn_pool *pool, void *memory)
@@ -94,14 +126,10 @@ static void free_span(mn_pool *pool, void *memory)
     size_t at = spans_before(pool, memory);
     mn_pool_span *span = pool->spans + at;
     span->free = true;
-    if (at + 1 < pool->span_count && span[1].free && !span[1].first) {
-        span->bytes += span[1].bytes;
-        erase(pool, at + 1);
-    }
-    if (!span->first && span[-1].free) {
-        span[-1].bytes += span->bytes;
-        erase(pool, at);
-    }
+    if (at + 1 < pool->span_count && span[1].free && !span[1].first)
+        join(pool, at);
+    if (!span->first && span[-1].free)
+        join(pool, at - 1);
 }
 
 static void flush_slabs(mn_context *context)

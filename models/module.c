@@ -79,14 +79,27 @@ mn_status mn_module_walk(mn_module *module, mn_module_visit visit, void *user)
 
 /* ---- initialisation -------------------------------------------------------------------------- */
 
-static void draw(mn_context *context, const mn_slot_spec *spec, const char *name, int64_t count,
-                 double *values)
+/* In blocks: memory for all of it at once would stay with the process. */
+static mn_status draw(mn_tensor *tensor, const mn_slot_spec *spec, const char *name)
 {
-    mn_stream stream = mn_stream_open(context->seed, MN_STREAM_PARAMETER, name, 0);
-    double bound = 1.0 / sqrt(spec->fan_in);
-    for (int64_t i = 0; i < count; i++)
-        values[i] = spec->fan_in > 0.0 ? (2.0 * (double)mn_stream_uniform(&stream) - 1.0) * bound
-                                       : spec->start;
+    enum { BLOCK = 512 };
+    mn_stream stream = mn_stream_open(tensor->context->seed, MN_STREAM_PARAMETER, name, 0);
+    const double bound = 1.0 / sqrt(spec->fan_in);
+    mn_status status = MN_OK;
+    double values[BLOCK];
+    for (int64_t at = 0; at < tensor->numel && status == MN_OK; at += BLOCK) {
+        const int64_t count = tensor->numel - at < BLOCK ? tensor->numel - at : BLOCK;
+        for (int64_t i = 0; i < count; i++)
+            values[i] = spec->fan_in > 0.0
+                            ? (2.0 * (double)mn_stream_uniform(&stream) - 1.0) * bound
+                            : spec->start;
+        const size_t offset = tensor->offset + (size_t)at * mn_dtype_size(tensor->dtype);
+        mn_tensor *part =
+            mn_tensor_view_unscoped(tensor->storage, offset, tensor->dtype, 1, &count);
+        status = part ? mn_tensor_write_f64(part, values, count) : tensor->context->error.status;
+        mn_release(part);
+    }
+    return status;
 }
 
 static mn_status init_slot(mn_module *module, int index, const char *path)
@@ -107,15 +120,7 @@ static mn_status init_slot(mn_module *module, int index, const char *path)
             return mn_error_status(context);
         module->slots[index] = tensor;
     }
-    int64_t count = mn_tensor_numel(tensor);
-    size_t bytes = (size_t)count * sizeof(double);
-    double *values = mn_host_alloc(context, bytes);
-    if (values == NULL)
-        return mn_error_status(context);
-    draw(context, spec, name, count, values);
-    mn_status status = mn_tensor_write_f64(tensor, values, count);
-    mn_host_free(context, values, bytes);
-    return status;
+    return draw(tensor, spec, name);
 }
 
 static mn_status init_module(mn_module *module, const char *path, void *user)

@@ -417,28 +417,6 @@ START_TEST(test_cancel)
 }
 END_TEST
 
-static mn_status counting_step(mn_step *step, void *user)
-{
-    uint64_t *requests = user;
-    mn_status status = mn_step_default(step, NULL);
-    requests[step->step] = mn_memory_stats_get(step->context).system_requests;
-    return status;
-}
-
-START_TEST(test_steady_state)
-{
-    uint64_t requests[64] = {0};
-    mn_train_options options = small_run();
-    options.epochs = 4;
-    options.step = counting_step;
-    options.step_user = requests;
-    options.amp = _i ? MN_F16 : MN_F32;
-    run_and_forget(&options);
-    ck_assert_uint_gt(requests[8], 0);
-    ck_assert_uint_eq(requests[28], requests[8]);
-}
-END_TEST
-
 static mn_status waiting_step(mn_step *step, void *user)
 {
     uint64_t *waits = user;
@@ -587,7 +565,6 @@ int main(void)
     tcase_add_loop_test(rest, test_other_precision, 0, 9);
     tcase_add_test(rest, test_bad_checkpoints);
     tcase_add_test(rest, test_cancel);
-    tcase_add_loop_test(rest, test_steady_state, 0, 2);
     tcase_add_loop_test(rest, test_no_step_waits, 0, 2);
     tcase_add_test(rest, test_diverging_and_failing);
     tcase_add_test(rest, test_collapsed_scale);
