@@ -14,7 +14,7 @@
 #define POINT_FLOATS  (INT64_C(384) << 10)
 #define TILES_MIN     24
 #define TILES_MAX     48
-#define GROUP_COLUMNS 128
+#define GROUP_COLUMNS 64
 /* Blocks that a call should have. */
 #define BLOCKS 8
 /* Tiles, and tiles times channels, from which on F(4x4) pays for its filters. */

@@ -18,10 +18,10 @@
 #define F4_TILES  64
 /* Channels whose sums with a panel are made together: with F(4x4) they, their points and the
  * panel's fit the second-level cache, and 48 is whole tiles with all kernels. More channels are cut
- * into units of so many, of which a task has some. */
+ * into units of so many, of which a task has two or three: two take less room, but are better only
+ * where no unit is left over. */
 #define WHOLE_CHANNELS 64
 #define UNIT_CHANNELS  48
-#define UNITS          3
 /* Where a task needs more, what a block reads may have left the second-level cache meanwhile. */
 #define CACHE_BYTES (1 << 20)
 #define LINE_BYTES  64
@@ -43,7 +43,7 @@ static void cut(mn_conv_weight *w)
     mn_winograd *v = &w->winograd;
     const int64_t tiles = v->lines * v->across;
     w->unit = w->strips.channels <= WHOLE_CHANNELS ? w->strips.channels : UNIT_CHANNELS;
-    w->channel_blocks = mn_ceil_div(units_of(w), UNITS);
+    w->channel_blocks = mn_ceil_div(units_of(w), units_of(w) % 2 == 0 ? 2 : 3);
     w->task_units = mn_ceil_div(units_of(w), w->channel_blocks);
     w->channel_blocks = mn_ceil_div(units_of(w), w->task_units);
     w->tile_leaves = mn_ceil_div(TASKS, w->panel_blocks * w->channel_blocks);
