@@ -121,11 +121,13 @@ mn_status mn_leaf_admits(mn_tensor *tensor, const mn_pass *pass)
     return mn_fail(tensor->context, MN_ERR_STATE, "%s (%s)", text, name[0] ? name : "unnamed leaf");
 }
 
-/* Nobody but the caller has what the gradient holds, and it is as the leaf's own would be.
- * Observers want to see the leaf's gradient written. */
+/* Only the scope of the backward that runs has what the gradient holds, and it is as the leaf's own
+ * would be. A custom op may give what it or its caller keeps. Observers want to see the leaf's
+ * gradient written. */
 static bool can_take(const mn_tensor *leaf, const mn_tensor *gradient)
 {
-    return gradient->references == 1 && gradient->storage->references == 1 && !gradient->node &&
+    return gradient->scope == leaf->context->scope && gradient->references == 1 &&
+           gradient->storage->references == 1 && !gradient->node &&
            gradient->storage->bytes == mn_tensor_bytes(gradient) && !leaf->context->observers &&
            gradient->dtype == (leaf->dtype == MN_F64 ? MN_F64 : MN_F32);
 }

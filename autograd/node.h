@@ -83,7 +83,7 @@ void mn_leaf_forget(mn_leaf *leaf);
 /* MN_OK if a gradient of the pass may be added to the leaf's; else the error. */
 mn_status mn_leaf_admits(mn_tensor *leaf, const mn_pass *pass);
 /* Adds gradient into the leaf's buffer; the first contribution overwrites it, or, if it is the
- * caller's `sole` use of the gradient, may become it. */
+ * caller's `sole` use of a gradient of its scope, may become it. */
 mn_status mn_leaf_accumulate(mn_tensor *leaf, mn_tensor *gradient, bool sole, const mn_pass *pass);
 
 #endif

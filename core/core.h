@@ -57,7 +57,7 @@ typedef struct mn_shadow {
 /* What only leaves have. Gradient and flags belong to autograd, shadows to amp and optim. */
 typedef struct mn_leaf {
     char *name;      /* "" if none */
-    mn_tensor *grad; /* kept over zero_grad for its memory; meaningless while state is NONE */
+    mn_tensor *grad; /* meaningless while state is NONE */
     mn_grad_state state;
     bool consumed;       /* a finished step has used the gradient */
     int averaged;        /* so many averages have swapped themselves in */

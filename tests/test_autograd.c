@@ -471,6 +471,49 @@ START_TEST(test_backward_errors)
 }
 END_TEST
 
+static mn_tensor *kept;
+
+/* The gradient of 0.5 x x, if kept is x, is a tensor that others have. */
+static mn_status half_square_backward(mn_backward_call *call)
+{
+    call->grad_in[0] = kept ? kept : call->in[0];
+    return MN_OK;
+}
+
+/* A leaf never takes over, and then adds to, what is not the backward's alone: a tensor of the
+ * caller's, in a scope or not, and one that the leaf's storage holds. */
+START_TEST(test_given_gradients_stay)
+{
+    mn_context *ctx = mn_check_context(mn_check_devices[_i % 2]);
+    mn_op op = square_op;
+    op.backward = half_square_backward;
+    mn_scope scope = mn_scope_begin(ctx);
+    mn_tensor *a = leaf(ctx, MN_F32, 2, one_two), *other = vector(ctx, MN_F32, 2, one_two);
+    const double factor = 1;
+    kept = _i / 2 == 0 ? NULL : other;
+    if (_i / 2 == 2) {
+        mn_retain(other);
+        mn_retain(a);
+        mn_scope_end(ctx, scope);
+        scope = mn_scope_begin(ctx);
+    }
+    for (int i = 1; i <= 3; i++) {
+        mn_tensor *y;
+        ck_assert_int_eq(mn_apply(ctx, &op, &a, 1, &factor, &y), MN_OK);
+        ck_assert_int_eq(mn_backward(mn_check_total(y), 1), MN_OK);
+        ck_assert_double_eq(mn_check_at(mn_grad(a), 1), 2 * i);
+        ck_assert_double_eq(mn_check_at(a, 1), 2);
+        ck_assert_double_eq(mn_check_at(other, 1), 2);
+    }
+    mn_scope_end(ctx, scope);
+    if (_i / 2 == 2) {
+        mn_release(other);
+        mn_release(a);
+    }
+    mn_check_done(ctx);
+}
+END_TEST
+
 START_TEST(test_apply_checks)
 {
     mn_context *ctx = mn_check_context("cpu");
@@ -509,6 +552,7 @@ static Suite *make_suite(void)
     tcase_add_loop_test(tc, test_gradcheck_restores, 0, 2);
     tcase_add_test(tc, test_gradcheck_network);
     tcase_add_test(tc, test_backward_errors);
+    tcase_add_loop_test(tc, test_given_gradients_stay, 0, 6);
     tcase_add_test(tc, test_apply_checks);
     suite_add_tcase(suite, tc);
     return suite;

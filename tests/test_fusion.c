@@ -502,63 +502,6 @@ START_TEST(rules_of_products_are_kept)
 }
 END_TEST
 
-/* ---- results made again ---------------------------------------------------------------------- */
-
-enum { KEPT, KEPT_FOR_LITTLE_WORK, KEPT_AFTER_WRITE, FROZEN, GRAPH, AGAIN, AGAIN_WAYS };
-
-/* x -> batch norm and ReLU -> convolution -> weighted sum; gradients of x and of the filter, and
- * with GRAPH through mn_gradients. y is held or made again: `calls` of the op. */
-static mn_context *through_conv(int way, bool fused, mn_tensor *out[2], uint64_t *calls)
-{
-    mn_context *context = open_with(MN_KERNELS_AUTO, true);
-    const problem image = {MN_F32, 4 * 6 * 6, 8, true, false, 0};
-    const int64_t shape[4] = {4, 6, 6, 8}, filters = way == KEPT_FOR_LITTLE_WORK ? 56 : 64;
-    const problem filter = {MN_F32, filters * 9, 8, true, false, 0};
-    mn_tensor *in[5], *one = mn_full(context, MN_F32, 0, NULL, 1);
-    for (int i = 0; i < 5; i++)
-        in[i] = draw(context, MN_F32, &image, i);
-    mn_tensor *x = mn_reshape(in[0], 4, shape);
-    mn_tensor *w = mn_reshape(draw(context, MN_F32, &filter, 6), 4, (int64_t[]){filters, 3, 3, 8});
-    ck_assert_int_eq(mn_set_requires_grad(x, true), MN_OK);
-    ck_assert_int_eq(mn_set_requires_grad(w, way != FROZEN), MN_OK);
-    mn_tensor *const running[3] = {in[3], in[4], NULL};
-    mn_batch_norm_options norm = mn_batch_norm_options_default();
-    norm.training = true;
-    mn_tensor *y = fused ? mn_batch_norm_relu(x, in[1], in[2], running, NULL, &norm)
-                         : mn_relu(mn_batch_norm(x, in[1], in[2], running, &norm));
-    if (way == KEPT_AFTER_WRITE && fused)
-        ck_assert_int_eq(mn_tensor_scale(mn_detach(y), 1, 0), MN_OK);
-    mn_conv2d_options conv = mn_conv2d_options_default();
-    mn_tensor *z = mn_conv2d(way == KEPT ? mn_mul(y, one) : y, w, NULL, &conv);
-    mn_tensor *loss = mn_sum(mn_mul(z, z), 0, NULL, false);
-    ck_assert_msg(loss != NULL, "%s", mn_error_message(context));
-    if (way == GRAPH) {
-        ck_assert_int_eq(mn_gradients(loss, &w, 1, true, &out[0]), MN_OK);
-        out[1] = out[0];
-    } else {
-        ck_assert_msg(mn_backward(loss, 1.0) == MN_OK, "%s", mn_error_message(context));
-        out[0] = mn_grad(x);
-        out[1] = way == FROZEN ? out[0] : mn_grad(w);
-    }
-    *calls = mn_op_calls(context, MN_OP_batch_norm_relu_again);
-    return context;
-}
-
-START_TEST(results_are_made_again)
-{
-    mn_tensor *one[2], *three[2];
-    uint64_t calls, none;
-    mn_context *a = through_conv(_i, true, one, &calls);
-    mn_context *b = through_conv(_i, false, three, &none);
-    ck_assert_uint_eq(calls, _i == GRAPH || _i == AGAIN);
-    ck_assert_uint_eq(none, 0);
-    for (int i = 0; i < 2; i++)
-        same_bits(one[i], three[i], "gradient", i);
-    mn_context_free(a);
-    mn_context_free(b);
-}
-END_TEST
-
 static Suite *fusion_suite(void)
 {
     Suite *suite = suite_create("fusion");
@@ -572,7 +515,6 @@ static Suite *fusion_suite(void)
     tcase_add_test(tests, rules_are_kept);
     tcase_add_loop_test(tests, order_of_sums_is_kept, 0, 2);
     tcase_add_test(tests, rules_of_products_are_kept);
-    tcase_add_loop_test(tests, results_are_made_again, 0, AGAIN_WAYS);
     suite_add_tcase(suite, tests);
     return suite;
 }
