@@ -298,9 +298,29 @@ static bool fill_call(mn_backward_call *call, const mn_node *node, const mn_pass
         call->grad_out[i] = node->outputs[i].grad;
         reached = reached || call->grad_out[i];
     }
-    if (reached && node->inputs[0].saved.again && call->needs[1]) /* x, for the weight's gradient */
-        call->in[0] = mn_make_again(&node->inputs[0]);
     return reached;
+}
+
+static mn_status run_op(mn_backward_call *call, mn_node *node, const mn_pass *pass)
+{
+    if (pass->create_graph)
+        connect_call(call, node);
+    return mn_ok(node->context) ? node->op->backward(call) : node->context->error.status;
+}
+
+/* The weight's gradient alone: the image that is made again for it is gone before the rest is
+ * made. */
+static mn_status run_made_again(mn_backward_call *call, mn_node *node, const mn_pass *pass)
+{
+    mn_backward_call weight = *call;
+    memset(weight.needs, 0, sizeof weight.needs);
+    weight.needs[1] = true;
+    mn_scope scope = mn_scope_begin(node->context);
+    weight.in[0] = mn_make_again(&node->inputs[0]);
+    mn_status status = run_op(&weight, node, pass);
+    call->grad_in[1] = mn_scope_keep(weight.grad_in[1]);
+    mn_scope_end(node->context, scope);
+    return status;
 }
 
 static void run_backward(mn_node *node, const mn_pass *pass)
@@ -309,9 +329,12 @@ static void run_backward(mn_node *node, const mn_pass *pass)
     mn_backward_call call;
     if (!fill_call(&call, node, pass))
         return;
-    if (pass->create_graph)
-        connect_call(&call, node);
-    mn_status status = mn_ok(context) ? node->op->backward(&call) : context->error.status;
+    const bool again = node->inputs[0].saved.again && call.needs[1];
+    mn_status status = again ? run_made_again(&call, node, pass) : MN_OK;
+    call.needs[1] = call.needs[1] && !again;
+    if (status == MN_OK)
+        status = run_op(&call, node, pass);
+    call.needs[1] = call.needs[1] || again;
     if (status != MN_OK)
         mn_fail(context, status, "%s: backward failed", node->op->name);
     for (int i = 0; i < node->input_count && mn_ok(context); i++) {

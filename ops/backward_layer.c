@@ -19,11 +19,10 @@ static mn_status give_convolution(mn_backward_call *call, mn_op_id id, int wante
 mn_status mn_backward_conv2d(mn_backward_call *call)
 {
     const mn_reduce_attributes positions = {.axes = 0x7}; /* n, p, q */
-    /* First: x may have been made just now. */
-    if (call->needs[1])
-        MN_TRY(give_convolution(call, MN_OP_conv2d_backward_weight, 1));
     if (call->needs[0])
         MN_TRY(give_convolution(call, MN_OP_conv2d_backward_input, 0));
+    if (call->needs[1])
+        MN_TRY(give_convolution(call, MN_OP_conv2d_backward_weight, 1));
     if (!call->needs[2])
         return MN_OK;
     return mn_give_result(call, 2, MN_OP_sum, call->grad_out, 1, &positions);
