@@ -4,7 +4,8 @@
  * again with the factors of the first time, results have its bits. */
 #include "autograd/node.h"
 
-/* Fewer multiplications for each element of the input, and the pass would be felt. */
+/* Fewer weights for each channel of the input, and the pass would be felt. At stride 1 each element
+ * is multiplied so often. */
 enum { WORTH = 512 };
 /* Input of batch norm with ReLU. */
 enum { RESIDUAL = 6 };

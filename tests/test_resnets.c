@@ -438,7 +438,8 @@ START_TEST(summary_counts_what_is_kept)
     ck_assert_uint_le(s.kept_bytes_16bit, s.kept_bytes_f32 / 2 + 2 * 3136);
     ck_assert_uint_ge(s.kept_bytes_16bit, s.kept_bytes_f32 / 2);
     ck_assert_uint_ge(s.inference_peak_bytes, 2 * 784 * 64 * 4);
-    ck_assert_uint_lt(s.inference_peak_bytes, s.kept_bytes_f32);
+    /* with the third convolution's filters in the 36 points of Winograd's F(4x4) */
+    ck_assert_uint_lt(s.inference_peak_bytes, s.kept_bytes_f32 + 4 * 36 * 64 * 128);
     ck_assert_uint_eq(mn_memory_stats_get(ctx).live_bytes, live);
 }
 END_TEST
