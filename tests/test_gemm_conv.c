@@ -416,6 +416,7 @@ static const conv_shape convolutions[] = {
     {50, 4, 3, 10, 18, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1},
     {67, 5, 4, 16, 32, 3, 3, {2, 2}, {1, 1}, {1, 1}, 1},
     {35, 2, 2, 9, 12, 1, 1, {1, 1}, {0, 0}, {1, 1}, 1},
+    {3, 6, 5, 12, 16, 3, 3, {2, 1}, {1, 1}, {1, 1}, 4},
 };
 
 static mn_conv2d_attributes attributes_of(const conv_shape *s)

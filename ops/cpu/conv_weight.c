@@ -164,7 +164,8 @@ static void add_strip(const weight_grad *w, strip *s, int64_t leaf, int64_t pane
     const int64_t panels = mn_min(w->task_panels, w->panels - panel), column = panel * width;
     const int64_t row = (s->image * strips->y.points + s->first_row) * strips->x.points;
     /* Its rows are those of the only panel. */
-    const bool in_place = w->gradient.view->dtype == MN_F32 && w->gradient.ld == width;
+    const bool in_place =
+        w->groups == 1 && w->gradient.view->dtype == MN_F32 && w->gradient.ld == width;
     for (int64_t group = 0; group < w->groups; group++) {
         mn_region region = {row, group * w->columns + column, s->pixels,
                             mn_min(panels * width, w->columns - column)};
