@@ -383,7 +383,8 @@ void mn_cpu_batch_norm(const mn_call *call)
     float *mean = call->out[1].data, *rstd = call->out[2].data;
     if (mn_has_input(call, MOMENTS)) {
         const double *given = call->in[MOMENTS].data;
-        memcpy(m.sum[0], given, (size_t)(2 * m.channels) * sizeof *given);
+        for (int64_t i = 0; i < 2 * m.channels; i++)
+            m.sum[0][i] = given[i];
     } else {
         mn_moments_clear(&m.moments);
         run_tasks(&m);
