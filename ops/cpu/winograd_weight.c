@@ -118,7 +118,8 @@ static ahead look(const mn_conv_weight *w, const mn_view *view, const int64_t li
     int64_t rows[2];
     for (int i = 0; i < 2; i++) {
         const int64_t row = lines[i] % count * w->winograd.m;
-        rows[i] = lines[i] / count * height + (row > 0 ? mn_min(row + more, height) : 0);
+        rows[i] = lines[i] / count * height;
+        rows[i] += row > 0 ? mn_max(mn_min(row + more, height), 0) : 0; /* padding may be large */
     }
     return (ahead){.data = mn_element(view, rows[0] * width * view->shape[3] + channels[0]),
                    .pixels = (rows[1] - rows[0]) * width,
