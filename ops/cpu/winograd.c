@@ -20,6 +20,9 @@
 /* Tiles, and tiles times channels, from which on F(4x4) pays for its filters. */
 #define F4_TILES 8
 #define F4_RATE  1024
+/* Share of the taps that see the image, below which F(4x4) is not used: where most of them see
+ * padding, direct sums are so short that its error would be more than 4 times theirs. */
+#define F4_SEEN 0.4
 /* Transformed filters larger than this, or than half of it with fewer points, would come from
  * memory for each block. All points are made first then, if they are not too many, and a task is a
  * panel, whose filters it makes itself. */
@@ -33,7 +36,6 @@
  * which they fit the second-level cache. */
 #define AHEAD_LEAST (INT64_C(1) << 20)
 #define AHEAD_MOST  (INT64_C(256) << 10)
-#define CACHE_LINE  64
 
 /* ---- cutting --------------------------------------------------------------------------------- */
 
@@ -42,6 +44,16 @@ static double gain(const mn_conv_strips *s, int64_t m)
 {
     const int64_t tiles = mn_ceil_div(s->y.points, m) * mn_ceil_div(s->x.points, m);
     return 9.0 * (double)(s->y.points * s->x.points) / (double)((m + 2) * (m + 2) * tiles);
+}
+
+static double seen(const mn_conv_axis *axis)
+{
+    int64_t taps = 0;
+    for (int64_t t = 0; t < 3; t++) {
+        const int64_t first = axis->base + t * axis->delta;
+        taps += mn_max(mn_min(first + axis->points, axis->size) - mn_max(first, 0), 0);
+    }
+    return (double)taps / (3.0 * (double)axis->points);
 }
 
 /* Results of a tile per axis, 0: the direct way is better. F(4x4) wants at least4 tiles. Measured
@@ -55,7 +67,8 @@ static int64_t choose(const mn_conv_strips *s, int64_t columns, int64_t least4)
     const double gain2 = gain(s, 2), gain4 = gain(s, 4);
     const bool use2 = least >= 32 && tiles2 >= 128 && gain2 >= 1.5;
     if (least >= 16 && tiles4 >= least4 && (double)tiles4 * (double)least >= F4_RATE &&
-        gain4 >= 1.5 && (use2 ? gain4 > gain2 : gain4 >= gain2))
+        gain4 >= 1.5 && (use2 ? gain4 > gain2 : gain4 >= gain2) &&
+        seen(&s->y) * seen(&s->x) >= F4_SEEN)
         return 4;
     return use2 ? 2 : 0;
 }
@@ -233,33 +246,13 @@ static void filter_task(void *arg, int64_t panel, int slot)
 
 /* ---- products and results -------------------------------------------------------------------- */
 
-/* Memory that will be needed soon, fetched some bytes at a time. */
-typedef struct ahead {
-    const char *at, *end;
-    int64_t bytes;
-} ahead;
-
-static ahead ahead_of(const mn_view *view, int64_t start, int64_t end, int64_t times)
-{
-    const char *at = mn_element(view, start), *last = mn_element(view, end);
-    return (ahead){at, last, mn_ceil_div(last - at, times)};
-}
-
-static void fetch(ahead *a)
-{
-    const char *at = a->at, *end = a->end - at < a->bytes ? a->end : at + a->bytes;
-    for (; at < end; at += CACHE_LINE)
-        __builtin_prefetch(at, 0, 2);
-    a->at = at;
-}
-
 /* Some lines of tiles, times some panels of filters. */
 typedef struct block {
     int64_t index, line, lines, tiles;
     int64_t panel, columns;
     int slot;
     float *points, *products, *rows;
-    ahead image, result; /* of the next block, of this one */
+    mn_ahead image, result; /* of the next block, of this one */
 } block;
 
 static void multiply(const mn_conv_gather *g, block *b)
@@ -282,8 +275,8 @@ static void multiply(const mn_conv_gather *g, block *b)
                     tile.a[i] = points + mn_min(t + i, b->tiles - 1) * channels;
                 tile.c = b->products + xi * product_step(g) + t * b->columns + column;
                 g->kernels->wide(&tile);
-                fetch(&b->image);
-                fetch(&b->result);
+                mn_fetch_ahead(&b->image);
+                mn_fetch_ahead(&b->result);
             }
         }
     }
@@ -387,11 +380,18 @@ static void panel_task(void *arg, int64_t panel, int slot)
     }
 }
 
-/* Row of all images that is `below` a line's first row of results. */
-static int64_t row_of(const mn_winograd *w, int64_t line, int64_t size, int64_t below)
+/* Rows of images of so many rows, from `from` below the first result of one line on to `to` below
+ * that of another. */
+static mn_ahead rows_ahead(const mn_winograd *w, const mn_matrix *rows, int64_t size,
+                           const int64_t lines[2], int64_t from, int64_t to, int64_t times)
 {
-    const int64_t row = line % w->strips.count * w->m + below;
-    return line / w->strips.count * size + mn_min(mn_max(row, 0), size);
+    const int64_t below[2] = {from, to};
+    int64_t at[2];
+    for (int i = 0; i < 2; i++) {
+        const int64_t row = lines[i] % w->strips.count * w->m + below[i];
+        at[i] = lines[i] / w->strips.count * size + mn_min(mn_max(row, 0), size);
+    }
+    return mn_matrix_ahead(rows, at[0], at[1] - at[0], times);
 }
 
 /* Blocks are taken in order, so that a thread's next one is likely to be as far away as there are
@@ -400,20 +400,18 @@ static void look_ahead(const mn_conv_gather *g, block *b)
 {
     const mn_winograd *w = &g->winograd;
     const mn_matrix *x = &g->strips.image;
-    const mn_view *y = &g->call->out[0];
+    const mn_matrix y = {g->call, &g->call->out[0], g->strips.x.points * g->columns};
     const int64_t next = b->line + mn_call_threads(g->call) * w->block;
-    const int64_t last = b->line + b->lines - 1, last_next = mn_min(next + w->block, w->lines) - 1;
+    const int64_t own[2] = {b->line, b->line + b->lines - 1};
+    const int64_t others[2] = {next, mn_min(next + w->block, w->lines) - 1};
     const int64_t times = w->n * w->n * g->group_panels * mn_ceil_div(b->tiles, g->kernels->rows);
-    const int64_t of_x = g->strips.y.size, low = mn_conv_low(&g->strips.y);
-    const int64_t of_y = g->strips.y.points, row = g->strips.x.points * g->columns;
-    if (x->view->numel + y->numel < AHEAD_LEAST ||
+    const int64_t low = mn_conv_low(&g->strips.y);
+    if (x->view->numel + y.view->numel < AHEAD_LEAST ||
         w->n * w->n * (g->point_step + product_step(g)) > AHEAD_MOST)
         return;
-    b->result =
-        ahead_of(y, row_of(w, b->line, of_y, 0) * row, row_of(w, last, of_y, w->m) * row, times);
-    if (next <= last_next)
-        b->image = ahead_of(x->view, row_of(w, next, of_x, low) * x->ld,
-                            row_of(w, last_next, of_x, low + w->n) * x->ld, times);
+    b->result = rows_ahead(w, &y, g->strips.y.points, own, 0, w->m, times);
+    if (others[0] <= others[1])
+        b->image = rows_ahead(w, x, g->strips.y.size, others, low, low + w->n, times);
 }
 
 static void block_task(void *arg, int64_t index, int slot)
