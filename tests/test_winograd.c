@@ -15,21 +15,26 @@ typedef struct shape {
 } shape;
 
 /* F(4x4), whole tiles and not, all paddings; one with so many filters that threads share the
- * image's transforms, and sums are cut; F(2x2); narrow panels of many channels, in two
- * groups; images large enough to be fetched ahead; F(2x2) again;
- * few tiles, which threads share. */
+ * image's transforms, and so many channels that the weights' gradient has one leaf; F(2x2); more
+ * results than a group has; images large enough to be fetched ahead; F(2x2) again; few tiles, which
+ * threads share, and narrow panels of many channels; one line of more tiles than a block has;
+ * padding of more than a line. */
 static const shape served[] = {
     {17, 16, 16, 32, 16, 1},  {7, 13, 11, 32, 48, 1}, {3, 19, 18, 32, 32, 2},
-    {260, 4, 4, 32, 80, 1},   {1, 34, 33, 32, 64, 1}, {17, 7, 7, 112, 32, 1},
-    {64, 4, 3, 352, 336, 1},  {9, 11, 10, 48, 80, 0}, {4, 9, 13, 64, 80, 1},
-    {15, 6, 5, 32, 128, 1},   {4, 15, 14, 64, 32, 0}, {17, 8, 7, 144, 144, 1},
+    {100, 4, 4, 32, 80, 1},   {1, 34, 33, 32, 64, 1}, {17, 7, 7, 112, 32, 1},
+    {64, 3, 3, 448, 144, 1},  {9, 11, 10, 48, 80, 0}, {4, 9, 13, 64, 80, 1},
+    {15, 6, 5, 32, 128, 1},   {4, 15, 14, 64, 32, 0}, {17, 8, 7, 32, 144, 1},
     {129, 16, 16, 16, 16, 1}, {15, 8, 7, 48, 80, 0},  {2, 8, 5, 256, 256, 1},
+    {1, 4, 260, 16, 16, 1},   {1, 33, 34, 16, 16, 7},
 };
 #define SHARED 6
 #define FEW    14 /* the weights' gradient wants more tiles */
-/* Channels, tiles, or too much of the tiles outside of the image. */
-static const shape refused[] = {
-    {8, 16, 16, 8, 32, 1}, {8, 16, 16, 32, 24, 1}, {1, 4, 4, 64, 64, 1}, {90, 1, 1, 64, 64, 1}};
+/* Channels, tiles, or too much of the tiles or taps outside of the image. */
+static const shape refused[] = {{8, 16, 16, 8, 32, 1},
+                                {8, 16, 16, 32, 24, 1},
+                                {1, 4, 4, 64, 64, 1},
+                                {90, 1, 1, 64, 64, 1},
+                                {64, 1, 8, 16, 16, 2}};
 
 typedef enum pass { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, PASS_COUNT } pass;
 static const mn_op_id ops[] = {MN_OP_conv2d, MN_OP_conv2d_backward_input,
@@ -287,7 +292,8 @@ static void check_not_finite(problem *p, mn_dtype dtype, mn_kernel_set kernels)
 START_TEST(not_finite)
 {
     static const double bad[] = {(double)NAN, (double)INFINITY, 3e38};
-    static const int chosen[] = {1, 3, 8, 11, 13}; /* both sizes of tile, several passes */
+    /* Leaves, several passes, F(2x2), and no leaves. */
+    static const int chosen[] = {1, 11, 13, 15};
     for (size_t i = 0; i < COUNT(chosen); i++)
         for (int operand = 0; operand < 2; operand++)
             for (size_t b = 0; b < COUNT(bad); b++) {
