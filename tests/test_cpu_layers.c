@@ -121,8 +121,8 @@ END_TEST
 
 /* ---- batch normalisation --------------------------------------------------------------------- */
 
-static const int64_t norms[][2] = {{2, 1},    {7, 3},     {64, 16},  {5, 513},
-                                   {3, 1031}, {9001, 10}, {30000, 1}};
+static const int64_t norms[][2] = {{2, 1},     {7, 3},     {64, 16},   {5, 513},  {3, 1031},
+                                   {300, 136}, {5001, 16}, {9001, 10}, {30000, 1}};
 
 /* A vector of values in [0.5, ...): variances and weights. */
 static mn_view *positive(fixture *f, int64_t n)

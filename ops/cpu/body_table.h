@@ -23,25 +23,28 @@ typedef struct mn_norm_tables {
     float limit;
 } mn_norm_tables;
 
-/* n elements. `add` adds terms of sums to one accumulator per element, which there
- * are for a multiple of 16: those of x without g, else of gradients. With `other` those of g where
+/* Rows of n elements, ld apart. `add` adds terms of sums of gradients to one accumulator per
+ * element of a row, which there are for a multiple of 16. With `other` they are those of g where
  * that is positive, which goes to y. `apply` makes y or, with g, dx; `other` is the residual. */
-typedef struct mn_norm_row {
-    size_t n;
+typedef struct mn_norm_rows {
+    int64_t rows, n, ld;
     const void *x, *g, *other;
     void *y;
     bool relu;
     mn_norm_tables tables;
-} mn_norm_row;
+} mn_norm_rows;
 typedef struct mn_norm_kernels {
-    void (*add)(const mn_norm_row *row, float *first, float *second);
-    void (*apply)(const mn_norm_row *row);
+    void (*add)(const mn_norm_rows *rows, float *first, float *second);
+    void (*apply)(const mn_norm_rows *rows);
 } mn_norm_kernels;
 extern const mn_norm_kernels mn_norm_avx512[MN_DTYPE_COUNT]; /* empty rows: not of that dtype */
 
 /* For `rows` rows of n lanes, ld apart: sum += x - mean, square += (x - mean)^2. */
 typedef void mn_moments_body(int64_t rows, int64_t n, int64_t ld, const float *x, const float *mean,
                              float *sum, float *square);
+/* Likewise for gradients g. */
+typedef void mn_gradients_body(int64_t rows, int64_t n, const float *g, const float *x,
+                               const mn_norm_tables *tables, float *sum, float *product);
 extern mn_moments_body mn_moments_avx512; /* the others' are in mn_bodies */
 
 /* Of one optimizer step. */
@@ -108,11 +111,8 @@ typedef struct mn_bodies {
     void (*add_product)(size_t n, const float *a, const float *b, float *sum);
     /* x - mean and its square. */
     mn_moments_body *add_moments;
-    /* g and g (x - mean) scale. */
-    void (*add_gradients)(size_t n, const float *g, const float *x, const mn_norm_tables *tables,
-                          float *sum, float *product);
-    void (*add_masked_gradients)(size_t n, const float *g, const float *x,
-                                 const mn_norm_tables *tables, float *sum, float *product);
+    /* g and g (x - mean) scale, of `rows` rows of n lanes, one after the other. */
+    mn_gradients_body *add_gradients, *add_masked_gradients;
     /* sum += acc in f64; acc = 0. */
     void (*flush)(size_t n, float *acc, double *sum);
     double (*total)(size_t n, const double *x); /* sum of all */

@@ -284,8 +284,8 @@ static void add_gradients(const norm *m, const item *t, const mn_norm_tables *ta
         start_lanes(m, t, c, &own);
         for (int64_t r = 0; r < m->is.positions; r += m->side) {
             load_row(m, t, c, r, weight, &of);
-            m->bodies->add_gradients(of.n, of.g, of.x, table, own.acc[0], own.acc[1]);
-            m->bodies->add_gradients(of.n, of.gw, of.x, table, l->acc[0], l->acc[1]);
+            m->bodies->add_gradients(1, (int64_t)of.n, of.g, of.x, table, own.acc[0], own.acc[1]);
+            m->bodies->add_gradients(1, (int64_t)of.n, of.gw, of.x, table, l->acc[0], l->acc[1]);
             count_term(m, &own);
             count_term(m, l);
         }

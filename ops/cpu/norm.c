@@ -9,10 +9,11 @@
 #include <math.h>
 #include <string.h>
 
-#define MOMENTS    7     /* the input that holds them */
-#define TERMS      256   /* most f32 terms in a lane */
-#define MOST_TASKS 64    /* of sums */
-#define PARTIALS   16384 /* sums of all tasks, where one task has not more */
+#define MOMENTS      7     /* the input that holds them */
+#define TERMS        256   /* most f32 terms in a lane */
+#define MOST_TASKS   64    /* of sums */
+#define KERNEL_BLOCK 2048  /* elements, about: some tensors' stay in the nearest cache */
+#define PARTIALS     16384 /* sums of all tasks, where one task has not more */
 
 typedef struct norm {
     const mn_call *call;
@@ -25,8 +26,9 @@ typedef struct norm {
     float limit; /* what is not above it is not positive after rounding to x's dtype */
     int64_t rows, channels;
     int64_t width;  /* of a strip: channels taken at once */
-    int64_t side;   /* rows of a strip taken at once, as far as they are contiguous */
-    int64_t length; /* of a table: channels, repeated for all rows taken at once; never 0 */
+    int64_t side;   /* rows side by side in lanes of sums and of kernels */
+    int64_t group;  /* rows of a strip in a block, as far as they are contiguous */
+    int64_t length; /* of a table: channels, repeated for lanes and blocks; never 0 */
     int64_t tasks, task_rows;
     double eps, momentum;
     mn_moments moments; /* forward: a slot per task */
@@ -48,8 +50,9 @@ static void cut(norm *m, const mn_view *x)
     m->rows = split.outer;
     m->channels = C;
     m->width = mn_ceil_div(C, strips);
-    m->side = strips == 1 && C > 0 ? MN_BLOCK / C : 1;
-    m->length = mn_max(1, mn_max(C, m->side * C));
+    m->side = mn_moments_of(m->call, x).side;
+    m->group = strips == 1 && C > 0 ? MN_BLOCK / C / m->side * m->side : 1;
+    m->length = mn_max(1, mn_max(C, m->group * C));
     const int64_t most = mn_min(MOST_TASKS, PARTIALS / mn_max(1, 2 * C));
     const int64_t count = mn_max(1, mn_min(x->numel / MN_CHUNK, most));
     m->task_rows = mn_ceil_div(mn_ceil_div(m->rows, count), m->side) * m->side;
@@ -160,15 +163,27 @@ static void repeat_tables(const norm *m)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* n elements from start on, whose channels' factors begin at `at` of the tables. */
-typedef void (*piece_fn)(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l);
+/* Some rows of a strip. */
+typedef struct block {
+    int64_t row, rows, channel, width;
+} block;
+typedef void (*block_fn)(const norm *m, const block *b, lanes *l);
 
 /* Rows of the strip that begins at a channel. */
-static void walk(const norm *m, int64_t channel, int64_t row, int64_t end, piece_fn run, lanes *l)
+static void walk(const norm *m, int64_t channel, int64_t row, int64_t end, block_fn run, lanes *l)
 {
-    const int64_t C = m->channels, width = mn_min(m->width, C - channel);
-    for (int64_t r = row; r < end; r += m->side)
-        run(m, r * C + channel, channel, mn_min(m->side, end - r) * width, l);
+    block b = {.channel = channel, .width = mn_min(m->width, m->channels - channel)};
+    const int64_t most = mn_max(1, KERNEL_BLOCK / b.width / m->side) * m->side;
+    const int64_t step = m->kernels ? most : m->group;
+    for (b.row = row; b.row < end; b.row += step) {
+        b.rows = mn_min(step, end - b.row);
+        run(m, &b, l);
+    }
+}
+
+static int64_t start_of(const norm *m, const block *b)
+{
+    return b->row * m->channels + b->channel;
 }
 
 /* The tables from `at` on; those of the mask are for ops that apply it. */
@@ -183,29 +198,41 @@ static mn_norm_tables tables_at(const norm *m, int64_t at)
                             .limit = m->limit};
 }
 
-static mn_norm_row row_at(const norm *m, int64_t start, int64_t n, const mn_view *y,
-                          const mn_norm_tables *tables)
+/* By kernels; what does not fill the lanes is a row of its own. */
+static void run_kernels(const norm *m, const block *b, const mn_view *y,
+                        const mn_norm_tables *tables, lanes *l)
 {
-    return (mn_norm_row){.n = (size_t)n,
-                         .x = mn_element(m->x, start),
-                         .g = m->g ? mn_element(m->g, start) : NULL,
-                         .other = m->other ? mn_element(m->other, start) : NULL,
-                         .y = y ? mn_element(y, start) : NULL,
-                         .relu = m->relu,
-                         .tables = *tables};
+    const int64_t side = b->width == m->channels ? m->side : 1, whole = b->rows / side * side;
+    for (int64_t i = 0, rows; i < b->rows; i += rows) {
+        const int64_t start = start_of(m, b) + i * m->channels;
+        rows = i < whole ? whole : b->rows - whole;
+        const mn_norm_rows r = {.rows = i < whole ? whole / side : 1,
+                                .n = mn_min(side, rows) * b->width,
+                                .ld = side * m->channels,
+                                .x = mn_element(m->x, start),
+                                .g = m->g ? mn_element(m->g, start) : NULL,
+                                .other = m->other ? mn_element(m->other, start) : NULL,
+                                .y = y ? mn_element(y, start) : NULL,
+                                .relu = m->relu,
+                                .tables = *tables};
+        if (l)
+            m->kernels->add(&r, l->acc[0], l->acc[1]);
+        else
+            m->kernels->apply(&r);
+    }
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
 /* Of the residual's gradient, which it writes, if there is one. The table `gradient` holds rstd. */
-static void add_gradients(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
+static void add_gradients(const norm *m, const block *b, lanes *l)
 {
-    mn_norm_tables tables = tables_at(m, at);
+    mn_norm_tables tables = tables_at(m, b->channel);
+    const int64_t start = start_of(m, b), n = b->rows * b->width;
     float row[3][MN_BLOCK], result[MN_BLOCK];
     tables.scale = tables.gradient;
     if (m->kernels) {
-        const mn_norm_row r = row_at(m, start, n, m->masked, &tables);
-        m->kernels->add(&r, l->acc[0], l->acc[1]);
+        run_kernels(m, b, m->masked, &tables, l);
         return;
     }
     const float *x = mn_row_load(m->call, m->x, start, n, row[0]);
@@ -217,20 +244,23 @@ static void add_gradients(const norm *m, int64_t start, int64_t at, int64_t n, l
         mn_row_store(m->call, m->masked, start, n, to);
         g = to;
     }
-    (m->relu ? m->bodies->add_masked_gradients : m->bodies->add_gradients)((size_t)n, g, x, &tables,
-                                                                           l->acc[0], l->acc[1]);
+    mn_gradients_body *add = m->relu ? m->bodies->add_masked_gradients : m->bodies->add_gradients;
+    const int64_t whole = b->rows / m->side, rest = b->rows % m->side, at = n - rest * b->width;
+    add(whole, m->side * b->width, g, x, &tables, l->acc[0], l->acc[1]);
+    if (rest > 0)
+        add(1, rest * b->width, g + at, x + at, &tables, l->acc[0], l->acc[1]);
 }
 
-static void sum_rows(const norm *m, int64_t channel, int64_t row, int64_t end, piece_fn add,
+static void sum_rows(const norm *m, int64_t channel, int64_t row, int64_t end, block_fn add,
                      lanes *l)
 {
-    const int64_t step = TERMS * m->side;
+    const int64_t step = TERMS * m->side, count = m->side * m->width;
     memset(l->acc, 0, sizeof l->acc);
     memset(l->sum, 0, sizeof l->sum);
     for (; row < end; row += step) {
         walk(m, channel, row, mn_min(end, row + step), add, l);
         for (int k = 0; k < 2; k++)
-            m->bodies->flush(MN_BLOCK, l->acc[k], l->sum[k]);
+            m->bodies->flush((size_t)count, l->acc[k], l->sum[k]);
     }
 }
 
@@ -293,15 +323,15 @@ static void round_row(const norm *m, int64_t n, float *x)
     converter->to_f32((size_t)n, half, x);
 }
 
-static void apply(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
+static void apply(const norm *m, const block *b, lanes *l)
 {
     const mn_bodies *bodies = m->bodies;
-    const mn_norm_tables tables = tables_at(m, at);
+    const mn_norm_tables tables = tables_at(m, b->channel);
+    const int64_t start = start_of(m, b), n = b->rows * b->width;
     float row[MN_BLOCK], other[2][MN_BLOCK], result[MN_BLOCK];
     (void)l;
     if (m->kernels) {
-        const mn_norm_row r = row_at(m, start, n, m->y, &tables);
-        m->kernels->apply(&r);
+        run_kernels(m, b, m->y, &tables, NULL);
         return;
     }
     const float *x = mn_row_load(m->call, m->x, start, n, row);
@@ -330,10 +360,10 @@ static void apply(const norm *m, int64_t start, int64_t at, int64_t n, lanes *l)
 static void run_rows(const void *arg, int64_t begin, int64_t end)
 {
     const norm *m = arg;
-    const int64_t groups = mn_ceil_div(m->rows, m->side), last = (groups - begin) * m->side;
-    for (int64_t r = (groups - end) * m->side; r < mn_min(last, m->rows); r += m->side)
-        for (int64_t channel = 0; channel < m->channels; channel += m->width)
-            walk(m, channel, r, mn_min(r + m->side, m->rows), apply, NULL);
+    const int64_t groups = mn_ceil_div(m->rows, m->group), row = (groups - end) * m->group;
+    const int64_t last = mn_min((groups - begin) * m->group, m->rows);
+    for (int64_t channel = 0; channel < m->channels; channel += m->width)
+        walk(m, channel, row, last, apply, NULL);
 }
 
 static void sweep(const norm *m)
@@ -341,8 +371,8 @@ static void sweep(const norm *m)
     if (m->x->numel == 0)
         return;
     repeat_tables(m);
-    mn_run_ranges(m->call, mn_ceil_div(m->rows, m->side), mn_max(1, MN_CHUNK / m->length), run_rows,
-                  m);
+    mn_run_ranges(m->call, mn_ceil_div(m->rows, m->group), mn_max(1, MN_CHUNK / m->length),
+                  run_rows, m);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
