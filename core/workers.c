@@ -1,4 +1,6 @@
-/* Worker threads: a pool that pulls task indices from one atomic counter.
+/* Worker threads. Each slot has a share of the indices, neighbours of each other and the same in
+ * every run of as many, so that what one op leaves in a core's caches the next one finds there; who
+ * has done his own share goes on with the others'.
  *
  * A run is published by raising `generation` and closed when the caller finds no index left. A
  * worker joins only while the run is open, so the caller waits for those that joined, never for one
@@ -18,6 +20,12 @@ typedef struct work {
     int64_t count;
 } work;
 
+/* Of a slot, in a cache line of its own. */
+typedef struct share {
+    _Alignas(ALIGNMENT) _Atomic(int64_t) next; /* first index not yet taken */
+    int64_t end;
+} share;
+
 typedef struct worker {
     mn_workers *workers;
     pthread_t thread;
@@ -33,13 +41,13 @@ struct mn_workers {
     atomic_bool busy;
     atomic_uint generation;    /* written under the lock, polled without */
     atomic_int active;         /* workers inside the open run; likewise */
-    _Atomic(int64_t) next;     /* first index not yet taken */
     pthread_mutex_t lock;      /* guards what follows */
     pthread_cond_t wake, idle; /* a new run or stop; active became 0 */
     work job;
     int sleeping;
     bool open, stop;
-    worker worker[]; /* threads - 1, none with `parallel` */
+    worker *worker; /* threads - 1, none with `parallel` */
+    share shares[]; /* one for each of the threads */
 };
 
 static void pause_briefly(void)
@@ -53,15 +61,32 @@ static void pause_briefly(void)
     }
 }
 
-/* Takes indices until none is left. */
+/* First index of a slot's share. */
+static int64_t first_of(int64_t count, int threads, int slot)
+{
+    return count / threads * slot + count % threads * slot / threads;
+}
+
+static void share_out(mn_workers *workers, int64_t count)
+{
+    for (int i = 0; i < workers->threads; i++) {
+        share *s = &workers->shares[i];
+        atomic_store_explicit(&s->next, first_of(count, workers->threads, i), memory_order_relaxed);
+        s->end = first_of(count, workers->threads, i + 1);
+    }
+}
+
+/* Takes indices until none is left, its own first. */
 static void pull(mn_workers *workers, const work *job, int slot)
 {
     unsigned mode = mn_fp_enter();
-    for (;;) {
-        int64_t index = atomic_fetch_add_explicit(&workers->next, 1, memory_order_relaxed);
-        if (index >= job->count)
-            break;
-        job->task(job->arg, index, slot);
+    for (int i = 0; i < workers->threads; i++) {
+        share *s = &workers->shares[(slot + i) % workers->threads];
+        while (atomic_load_explicit(&s->next, memory_order_relaxed) < s->end) {
+            int64_t index = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+            if (index < s->end)
+                job->task(job->arg, index, slot);
+        }
     }
     mn_fp_restore(mode);
 }
@@ -128,7 +153,7 @@ static void publish(mn_workers *workers, const work *job)
     pthread_mutex_lock(&workers->lock);
     workers->job = *job;
     workers->open = true;
-    atomic_store_explicit(&workers->next, 0, memory_order_relaxed);
+    share_out(workers, job->count);
     atomic_fetch_add(&workers->generation, 1);
     for (int i = 0; i < workers->sleeping && i < job->count - 1; i++)
         pthread_cond_signal(&workers->wake);
@@ -161,7 +186,7 @@ static void pull_slot(void *arg, int64_t slot)
 static void run_parallel(mn_workers *workers, const work *job)
 {
     workers->job = *job;
-    atomic_store_explicit(&workers->next, 0, memory_order_relaxed);
+    share_out(workers, job->count);
     int64_t slots = job->count < workers->threads ? job->count : workers->threads;
     workers->parallel(workers->parallel_user, slots, pull_slot, workers);
 }
@@ -207,9 +232,10 @@ mn_workers *mn_workers_create(const mn_allocator *allocator, int threads, mn_par
         return NULL;
     }
     mn_allocator host = mn_allocator_or_default(allocator);
-    size_t own = parallel ? 0 : (size_t)threads - 1, bytes;
-    bool fits =
-        mn_size_mul(own, sizeof(worker), &bytes) && mn_size_add(bytes, sizeof(mn_workers), &bytes);
+    size_t own = parallel ? 0 : (size_t)threads - 1, shares, bytes;
+    bool fits = mn_size_mul((size_t)threads, sizeof(share), &shares) &&
+                mn_size_add(shares, sizeof(mn_workers), &shares) &&
+                mn_size_mul(own, sizeof(worker), &bytes) && mn_size_add(bytes, shares, &bytes);
     mn_workers *workers = fits ? host.alloc(host.user, bytes, ALIGNMENT) : NULL;
     if (!workers) {
         mn_error_set(error, MN_ERR_MEMORY, "no memory for %d worker threads", threads);
@@ -219,6 +245,7 @@ mn_workers *mn_workers_create(const mn_allocator *allocator, int threads, mn_par
         .allocator = host,
         .bytes = bytes,
         .threads = threads,
+        .worker = (worker *)(void *)((char *)workers + shares),
         .parallel = parallel,
         .parallel_user = parallel_user,
         .lock = PTHREAD_MUTEX_INITIALIZER,

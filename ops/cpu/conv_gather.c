@@ -232,7 +232,7 @@ static void strip_task(void *arg, int64_t index, int slot)
     const int64_t end = mn_min(b.strip_first + s->together * s->rows, rows) * s->x.points;
     b.origin = mn_conv_strip_load(s, b.image, b.strip_first, (float *)(void *)scratch);
     /* Most likely this thread's next one. */
-    const int64_t next = index + mn_call_threads(g->call);
+    const int64_t next = index + 1;
     const int64_t tiles = (end - b.strip_first * s->x.points) / g->kernels->rows;
     b.ahead = mn_conv_strip_ahead(s, next / s->count * s->together, next % s->count * s->rows,
                                   mn_max(tiles, 1) * g->groups * g->panels * phase_count(g));

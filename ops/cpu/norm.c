@@ -356,14 +356,12 @@ static void apply(const norm *m, const block *b, lanes *l)
     mn_row_store(m->call, m->y, start, n, y);
 }
 
-/* From the end on: what the sums have read last is still near. */
 static void run_rows(const void *arg, int64_t begin, int64_t end)
 {
     const norm *m = arg;
-    const int64_t groups = mn_ceil_div(m->rows, m->group), row = (groups - end) * m->group;
-    const int64_t last = mn_min((groups - begin) * m->group, m->rows);
+    const int64_t last = mn_min(end * m->group, m->rows);
     for (int64_t channel = 0; channel < m->channels; channel += m->width)
-        walk(m, channel, row, last, apply, NULL);
+        walk(m, channel, begin * m->group, last, apply, NULL);
 }
 
 static void sweep(const norm *m)

@@ -394,14 +394,13 @@ static mn_ahead rows_ahead(const mn_winograd *w, const mn_matrix *rows, int64_t 
     return mn_matrix_ahead(rows, at[0], at[1] - at[0], times);
 }
 
-/* Blocks are taken in order, so that a thread's next one is likely to be as far away as there are
- * threads. */
+/* A thread's next block is most likely the one after it. */
 static void look_ahead(const mn_conv_gather *g, block *b)
 {
     const mn_winograd *w = &g->winograd;
     const mn_matrix *x = &g->strips.image;
     const mn_matrix y = {g->call, &g->call->out[0], g->strips.x.points * g->columns};
-    const int64_t next = b->line + mn_call_threads(g->call) * w->block;
+    const int64_t next = b->line + w->block;
     const int64_t own[2] = {b->line, b->line + b->lines - 1};
     const int64_t others[2] = {next, mn_min(next + w->block, w->lines) - 1};
     const int64_t times = w->n * w->n * g->group_panels * mn_ceil_div(b->tiles, g->kernels->rows);
