@@ -9,11 +9,12 @@
 #include <math.h>
 #include <string.h>
 
-#define MOMENTS      7     /* the input that holds them */
-#define TERMS        256   /* most f32 terms in a lane */
-#define MOST_TASKS   64    /* of sums */
-#define KERNEL_BLOCK 2048  /* elements, about: some tensors' stay in the nearest cache */
-#define PARTIALS     16384 /* sums of all tasks, where one task has not more */
+#define MOMENTS        7     /* the input that holds them */
+#define TERMS          256   /* most f32 terms in a lane */
+#define MOST_TASKS     64    /* of sums */
+#define REGISTER_LANES 64    /* of which AVX-512 keeps sums and factors in registers */
+#define KERNEL_BLOCK   2048  /* elements, about: some tensors' stay in the nearest cache */
+#define PARTIALS       16384 /* sums of all tasks, where one task has not more */
 
 typedef struct norm {
     const mn_call *call;
@@ -50,7 +51,10 @@ static void cut(norm *m, const mn_view *x)
     m->rows = split.outer;
     m->channels = C;
     m->width = mn_ceil_div(C, strips);
-    m->side = mn_moments_of(m->call, x).side;
+    const mn_moments narrow = mn_moments_of(m->call, x);
+    m->side = strips == 1 && C > 0 ? MN_BLOCK / C : 1;
+    if (narrow.lanes <= REGISTER_LANES)
+        m->side = narrow.side;
     m->group = strips == 1 && C > 0 ? MN_BLOCK / C / m->side * m->side : 1;
     m->length = mn_max(1, mn_max(C, m->group * C));
     const int64_t most = mn_min(MOST_TASKS, PARTIALS / mn_max(1, 2 * C));
