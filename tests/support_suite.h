@@ -7,6 +7,15 @@
 
 #include <check.h>
 
+/* Sanitizers' own memory, pages and time spoil what a test counts. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define MN_TEST_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define MN_TEST_SANITIZED 1
+#endif
+#endif
+
 /* Runs and frees the suite (fork CK_NOFORK: in this process); the program's exit status. */
 int mn_test_run(Suite *suite, enum fork_status fork);
 mn_context *mn_test_open(void);

@@ -19,14 +19,6 @@
 #include <xmmintrin.h>
 #endif
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-
 #define MAX_COUNT 1000
 #define MAX_SLOTS 8
 
@@ -432,7 +424,7 @@ START_TEST(errors)
 }
 END_TEST
 
-#if !defined(SANITIZED) && defined(__linux__)
+#if !defined(MN_TEST_SANITIZED) && defined(__linux__)
 static rlim_t address_space(void)
 {
     unsigned long pages = 0;
@@ -530,7 +522,7 @@ int main(void)
     tcase_add_test(tests, floating_point_mode);
     tcase_add_test(tests, signals);
     tcase_add_test(tests, errors);
-#if !defined(SANITIZED) && defined(__linux__)
+#if !defined(MN_TEST_SANITIZED) && defined(__linux__)
     tcase_add_test(tests, threads_run_out);
 #endif
     tcase_add_test(tests, processor);
