@@ -43,22 +43,12 @@ int64_t mn_conv_strip_count(const mn_conv_strips *strips);
  * its first point is. A row is width * channels floats. */
 const float *mn_conv_strip_load(const mn_conv_strips *strips, int64_t image, int64_t first,
                                 float *buffer);
-/* Memory that will be read soon, fetched into the second-level cache a share at a time while tiles
- * run: copies would wait for it. */
-typedef struct mn_ahead {
-    const char *at, *end;
-    int64_t share; /* bytes */
-} mn_ahead;
-/* What the load of that strip will read, in so many shares; nothing for an image there is not. */
+/* What the load of that strip will read, for so many tiles of that depth to fetch; nothing for an
+ * image there is not. */
 mn_ahead mn_conv_strip_ahead(const mn_conv_strips *strips, int64_t image, int64_t first,
-                             int64_t shares);
-mn_ahead mn_matrix_ahead(const mn_matrix *matrix, int64_t row, int64_t rows, int64_t shares);
-static inline void mn_fetch_ahead(mn_ahead *ahead)
-{
-    const char *end = ahead->end - ahead->at > ahead->share ? ahead->at + ahead->share : ahead->end;
-    for (; ahead->at < end; ahead->at += 64)
-        __builtin_prefetch(ahead->at, 0, 2);
-}
+                             int64_t tiles, int64_t depth);
+mn_ahead mn_matrix_ahead(const mn_matrix *matrix, int64_t row, int64_t rows, int64_t tiles,
+                         int64_t depth);
 /* Distance, in pixels, of tap t from the lowest one. */
 int64_t mn_conv_tap(const mn_conv_axis *axis, int64_t t);
 /* Whether the point sees the image through the tap (both counted row by row). */

@@ -174,7 +174,7 @@ static void run_panel(const mn_conv_gather *g, block *b, int64_t group, int64_t 
             const int64_t first = b->in_place ? mn_min(m, b->count - rows) : m;
             for (int64_t i = 0; i < rows; i++)
                 tile.a[i] = b->pixel[first + i] + shift;
-            mn_fetch_ahead(&b->ahead);
+            mn_tile_ahead(&tile, 0, &b->ahead);
             tile.c = c + first * tile.ldc + group * g->columns + panel * width;
             if (g->exact)
                 mn_conv_tile_exact(g->kernels, &tile, inside, &(tile_of){g, b, first, &strips});
@@ -235,7 +235,8 @@ static void strip_task(void *arg, int64_t index, int slot)
     const int64_t next = index + 1;
     const int64_t tiles = (end - b.strip_first * s->x.points) / g->kernels->rows;
     b.ahead = mn_conv_strip_ahead(s, next / s->count * s->together, next % s->count * s->rows,
-                                  mn_max(tiles, 1) * g->groups * g->panels * phase_count(g));
+                                  mn_max(tiles, 1) * g->groups * g->panels * phase_count(g),
+                                  g->depth / phase_count(g));
     for (b.first = b.strip_first * s->x.points; b.first < end; b.first += b.count) {
         b.count = mn_min(g->block, end - b.first);
         b.in_place = whole && b.count >= g->kernels->rows;

@@ -146,21 +146,27 @@ const float *mn_conv_strip_load(const mn_conv_strips *s, int64_t image, int64_t 
     return buffer;
 }
 
-mn_ahead mn_matrix_ahead(const mn_matrix *matrix, int64_t row, int64_t rows, int64_t shares)
+/* Bytes of a matrix that is not in the second-level cache anyway. */
+#define AHEAD_LEAST (INT64_C(1) << 20)
+
+mn_ahead mn_matrix_ahead(const mn_matrix *matrix, int64_t row, int64_t rows, int64_t tiles,
+                         int64_t depth)
 {
-    if (rows <= 0 || matrix->ld == 0)
+    const int64_t size = (int64_t)mn_dtype_size(matrix->view->dtype), bytes = matrix->ld * size;
+    if (rows <= 0 || matrix->view->numel * size < AHEAD_LEAST)
         return (mn_ahead){0};
-    const char *at = mn_element(matrix->view, row * matrix->ld);
-    const int64_t bytes = rows * matrix->ld * (int64_t)mn_dtype_size(matrix->view->dtype);
-    return (mn_ahead){at, at + bytes, mn_ceil_div(mn_ceil_div(bytes, 64), shares) * 64};
+    return mn_ahead_rows(mn_element(matrix->view, row * matrix->ld), bytes, rows, bytes, tiles,
+                         depth);
 }
 
-mn_ahead mn_conv_strip_ahead(const mn_conv_strips *s, int64_t image, int64_t first, int64_t shares)
+mn_ahead mn_conv_strip_ahead(const mn_conv_strips *s, int64_t image, int64_t first, int64_t tiles,
+                             int64_t depth)
 {
     const int64_t images = mn_min(mn_max(s->together, 1), s->images - image);
     const int64_t top = first * s->y.step + mn_conv_low(&s->y);
     const int64_t end = top + mn_conv_extent(&s->y, mn_min(s->rows, s->y.points - first));
     const int64_t begin = mn_min(mn_max(top, 0), s->y.size);
     const int64_t rows = (images - 1) * s->y.size + mn_min(end, s->y.size) - begin;
-    return mn_matrix_ahead(&s->image, image * s->y.size + begin, images > 0 ? rows : 0, shares);
+    return mn_matrix_ahead(&s->image, image * s->y.size + begin, images > 0 ? rows : 0, tiles,
+                           depth);
 }

@@ -146,8 +146,8 @@ static void add_panel(const weight_grad *w, strip *s, const float *origin, const
         for (int64_t row = 0; row < w->rows; row += rows) {
             for (int64_t i = 0; i < rows; i++)
                 tile.a[i] = origin + taps[row + i];
-            mn_fetch_ahead(&s->ahead[0]);
-            mn_fetch_ahead(&s->ahead[1]);
+            mn_tile_ahead(&tile, 0, &s->ahead[0]);
+            mn_tile_ahead(&tile, 1, &s->ahead[1]);
             tile.c = c + row * width;
             if (exact)
                 mn_conv_tile_exact(w->kernels, &tile, inside, &(tile_of){w, s, row, pixel});
@@ -196,8 +196,8 @@ static void look_ahead(const weight_grad *w, strip *s, int64_t unit)
     const int64_t tiles = mn_ceil_div(s->pixels, BLOCK_PIXELS) * (w->rows / w->kernels->rows) *
                           w->task_panels * w->groups;
     const int64_t row = (next.image * w->strips.y.points + next.first_row) * w->strips.x.points;
-    s->ahead[0] = mn_conv_strip_ahead(&w->strips, next.image, next.first_row, tiles);
-    s->ahead[1] = mn_matrix_ahead(&w->gradient, row, next.pixels, tiles);
+    s->ahead[0] = mn_conv_strip_ahead(&w->strips, next.image, next.first_row, tiles, BLOCK_PIXELS);
+    s->ahead[1] = mn_matrix_ahead(&w->gradient, row, next.pixels, tiles, BLOCK_PIXELS);
 }
 
 static void leaf_task(void *arg, int64_t index, int slot)

@@ -16,6 +16,23 @@
 /* Rows of a transposed a that are used where they are: a longer stride has few cache lines. */
 #define STRIDE 256
 
+mn_ahead mn_ahead_rows(const char *at, ptrdiff_t step, int64_t rows, int64_t bytes, int64_t tiles,
+                       int64_t depth)
+{
+    if (rows <= 0 || bytes <= 0)
+        return (mn_ahead){0};
+    if (step == bytes) {
+        rows = mn_ceil_div(rows * bytes, MN_LINE_BYTES);
+        step = bytes = MN_LINE_BYTES;
+    }
+    mn_ahead ahead = {.at = at, .step = step, .rows = rows};
+    ahead.parts = mn_ceil_div(bytes, MN_LINE_BYTES);
+    while ((depth >> ahead.shift) > 1 &&
+           ((tiles * depth) >> (ahead.shift + 1)) >= ahead.parts * rows)
+        ahead.shift++;
+    return ahead;
+}
+
 static void choose_blocks(mn_gemm *g)
 {
     const int64_t rows = g->kernels->rows, tiles = mn_ceil_div(g->m, rows);

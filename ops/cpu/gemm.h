@@ -8,6 +8,7 @@
 /* Largest register tile of any kernel set. */
 #define MN_TILE_MAX_ROWS    16
 #define MN_TILE_MAX_COLUMNS 64
+#define MN_LINE_BYTES       64
 
 /* c[i ldc + j] = start[j] + sum_k a[i][offsets[k]] b[k columns + j], or with accumulate
  * c[i ldc + j] += the sum. All rows and columns of the tile are computed and stored, rows in
@@ -23,7 +24,41 @@ typedef struct mn_tile {
     ptrdiff_t ldc;
     bool accumulate, contiguous; /* offsets are 0, 1, 2 and so on: for speed only */
     bool apart; /* for `wide`, with accumulate: the sum begins at start and c is added last */
+    /* For speed only: at every 2^ahead_shift[i]-th depth the next ahead_step[i] bytes from ahead[i]
+     * on are fetched into the second-level cache; NULL: nothing. */
+    const char *ahead[2];
+    ptrdiff_t ahead_step[2];
+    int ahead_shift[2];
 } mn_tile;
+
+/* Memory that will be read soon: `parts` times `rows` cache lines, rows being `step` bytes apart
+ * and parts side by side. Tiles fetch it evenly while they run: at once, loads would wait for it.
+ */
+typedef struct mn_ahead {
+    const char *at;
+    ptrdiff_t step;
+    int64_t rows, parts, row; /* row: the next one */
+    int shift;
+} mn_ahead;
+/* `rows` rows of so many bytes, which so many tiles of about this depth shall fetch. */
+mn_ahead mn_ahead_rows(const char *at, ptrdiff_t step, int64_t rows, int64_t bytes, int64_t tiles,
+                       int64_t depth);
+/* Has the tile fetch the next of them, as number i. */
+static inline void mn_tile_ahead(mn_tile *tile, int i, mn_ahead *ahead)
+{
+    tile->ahead[i] = NULL;
+    if (ahead->parts == 0)
+        return;
+    tile->ahead[i] = ahead->at + ahead->row * ahead->step;
+    tile->ahead_step[i] = ahead->step;
+    tile->ahead_shift[i] = ahead->shift;
+    ahead->row += tile->depth >> ahead->shift;
+    if (ahead->row >= ahead->rows) {
+        ahead->row = 0;
+        ahead->at += MN_LINE_BYTES;
+        ahead->parts--;
+    }
+}
 
 /* One kernel set's tile. */
 struct mn_gemm_kernels {

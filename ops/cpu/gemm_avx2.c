@@ -1,5 +1,6 @@
 /* Register tile with AVX2 and FMA: 6 x 16, twelve accumulators. */
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/gemm_ahead.h"
 #include "ops/cpu/transpose_avx2.h"
 
 #include <immintrin.h>
@@ -22,7 +23,9 @@ static void wide(const mn_tile *tile)
     __m256 s30 = _mm256_loadu_ps(from + 3 * step), s31 = _mm256_loadu_ps(from + 3 * step + 8);
     __m256 s40 = _mm256_loadu_ps(from + 4 * step), s41 = _mm256_loadu_ps(from + 4 * step + 8);
     __m256 s50 = _mm256_loadu_ps(from + 5 * step), s51 = _mm256_loadu_ps(from + 5 * step + 8);
+    mn_fetch next = mn_fetch_of(tile, 6);
     for (; at != end; at++, b += COLUMNS) {
+        mn_fetch_next(&next, b);
         const __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
         __m256 x = _mm256_broadcast_ss(a0 + *at), y = _mm256_broadcast_ss(a1 + *at);
         s00 = _mm256_fmadd_ps(x, b0, s00);

@@ -1,9 +1,11 @@
 /* Register tiles with AVX-512: 6 x 64, 8 x 32 and 16 x 16. Wide and low ones need the fewest
  * broadcasts, each of which is a load, per multiply-add. */
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/gemm_ahead.h"
 
 #include <immintrin.h>
 
+#define INLINE      __attribute__((always_inline)) static inline
 #define MAX_ROWS    16
 #define MAX_VECTORS 4
 
@@ -14,14 +16,14 @@
 #define EACH_VECTOR(j) _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++)
 
 /* Rows from `first` on, and the first `vectors` of a panel's registers. */
-__attribute__((always_inline)) static inline void run(const mn_tile *tile, int first, int rows,
-                                                      int vectors, int columns)
+INLINE void run(const mn_tile *tile, int first, int rows, int vectors, int columns)
 {
     const bool goes_on = tile->accumulate && !tile->apart;
     const ptrdiff_t ldc = tile->ldc, step = goes_on ? ldc : 0;
     float *c = tile->c + first * ldc;
     const float *a[MAX_ROWS], *b = tile->b, *from = goes_on ? c : tile->start;
     const ptrdiff_t *at = tile->offsets, *end = at + tile->depth;
+    mn_fetch next = mn_fetch_of(tile, columns == 16 ? 6 : columns == 32 ? 7 : 8);
     __m512 sum[MAX_ROWS][MAX_VECTORS];
     EACH_ROW(i)
     {
@@ -32,6 +34,7 @@ __attribute__((always_inline)) static inline void run(const mn_tile *tile, int f
     for (; at != end; at++, b += columns) {
         __m512 of_b[MAX_VECTORS];
         const ptrdiff_t k = *at;
+        mn_fetch_next(&next, b);
         EACH_VECTOR(j)
         of_b[j] = _mm512_loadu_ps(b + 16 * j);
         EACH_ROW(i)
@@ -69,13 +72,15 @@ static void wide32(const mn_tile *tile)
 /* Sixteen rows' addresses do not fit the registers: eight at a time are taken. These two need
  * fewer: rows that are one float apart; and rows that are equally far apart, with depths (a
  * multiple of four) side by side. */
-__attribute__((always_inline)) static inline void adjacent16(const mn_tile *tile, __m512 sum[16])
+INLINE void adjacent16(const mn_tile *tile, __m512 sum[16])
 {
     const int rows = 16;
     const float *b = tile->b;
+    mn_fetch next = mn_fetch_of(tile, 6);
     for (int64_t k = 0; k < tile->depth; k++, b += 16) {
         const float *a = tile->a[0] + tile->offsets[k];
         const __m512 of_b = _mm512_loadu_ps(b);
+        mn_fetch_next(&next, b);
         EACH_ROW(i)
         {
             sum[i] = _mm512_fmadd_ps(_mm512_set1_ps(a[i]), of_b, sum[i]);
@@ -84,16 +89,18 @@ __attribute__((always_inline)) static inline void adjacent16(const mn_tile *tile
     }
 }
 
-__attribute__((always_inline)) static inline void strided16(const mn_tile *tile, __m512 sum[16])
+INLINE void strided16(const mn_tile *tile, __m512 sum[16])
 {
     const int rows = 16;
     const ptrdiff_t step = tile->a[1] - tile->a[0], step3 = 3 * step;
     const float *b = tile->b, *end = b + 16 * tile->depth;
     const float *a[4] = {tile->a[0], tile->a[4], tile->a[8], tile->a[12]};
+    mn_fetch next = mn_fetch_of(tile, 6);
     for (; b != end; b += 64) {
         _Pragma("GCC unroll 4") for (int u = 0; u < 4; u++)
         {
             const __m512 of_b = _mm512_loadu_ps(b + 16 * u);
+            mn_fetch_next(&next, b + 16 * u);
             EACH_ROW(i)
             {
                 const float x = a[i / 4][(i % 4 == 3 ? step3 : i % 4 * step) + u];

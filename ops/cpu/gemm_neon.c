@@ -1,5 +1,6 @@
 /* Register tile with NEON: 6 x 16, twenty-four accumulators of 32 registers. */
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/gemm_ahead.h"
 
 #include <arm_neon.h>
 #include <string.h>
@@ -19,6 +20,7 @@ static inline __attribute__((always_inline)) void run(const mn_tile *tile, bool 
     const float *a[ROWS], *b = tile->b, *from = goes_on ? tile->c : tile->start;
     const ptrdiff_t *at = tile->offsets, *end = at + tile->depth;
     const ptrdiff_t ldc = tile->ldc, step = goes_on ? ldc : 0;
+    mn_fetch next = mn_fetch_of(tile, 6);
     float *c = tile->c;
     float32x4_t s0[ROWS], s1[ROWS], s2[ROWS], s3[ROWS];
     EACH_ROW(i)
@@ -34,6 +36,7 @@ static inline __attribute__((always_inline)) void run(const mn_tile *tile, bool 
         IN_ORDER();
     }
     for (; at != end; at++, b += COLUMNS) {
+        mn_fetch_next(&next, b);
         const float32x4_t b0 = vld1q_f32(b), b1 = vld1q_f32(b + 4);
         const float32x4_t b2 = vld1q_f32(b + 8), b3 = vld1q_f32(b + 12);
         const ptrdiff_t k = *at;

@@ -35,7 +35,9 @@
 /* Elements of image and result from which on they are fetched ahead, and floats of a block with
  * which they fit the second-level cache. */
 #define AHEAD_LEAST (INT64_C(1) << 20)
-#define AHEAD_MOST  (INT64_C(256) << 10)
+#define AHEAD_MOST  (INT64_C(512) << 10)
+/* Floats of filters from which on the next panel's are fetched ahead. */
+#define AHEAD_FILTERS (INT64_C(96) << 10)
 
 /* ---- cutting --------------------------------------------------------------------------------- */
 
@@ -255,12 +257,31 @@ typedef struct block {
     mn_ahead image, result; /* of the next block, of this one */
 } block;
 
+/* Panel `panel` of the block's group, at point xi. */
+static const float *panel_of(const mn_conv_gather *g, const block *b, int64_t xi, int64_t panel)
+{
+    const int64_t n2 = g->winograd.n * g->winograd.n;
+    return filter_of(g, b->panel, b->slot) +
+           (panel * n2 + xi) * g->winograd.strips.channels * g->kernels->columns;
+}
+
+/* What is multiplied after it. */
+static mn_ahead next_panel(const mn_conv_gather *g, const block *b, int64_t xi, int64_t panel)
+{
+    const int64_t channels = g->winograd.strips.channels, width = g->kernels->columns;
+    const bool last = (panel + 1) * width == b->columns;
+    const int64_t bytes = width * (int64_t)sizeof(float);
+    if (g->winograd.n * g->winograd.n * channels * g->columns < AHEAD_FILTERS)
+        return (mn_ahead){0};
+    return mn_ahead_rows((const char *)panel_of(g, b, xi + last, last ? 0 : panel + 1), bytes,
+                         channels, bytes, mn_ceil_div(b->tiles, g->kernels->rows), channels);
+}
+
 static void multiply(const mn_conv_gather *g, block *b)
 {
     static const float zeros[MN_TILE_MAX_COLUMNS];
     const int64_t rows = g->kernels->rows, width = g->kernels->columns;
     const int64_t n2 = g->winograd.n * g->winograd.n, channels = g->winograd.strips.channels;
-    const float *filters = filter_of(g, b->panel, b->slot);
     mn_tile tile = {.depth = channels,
                     .offsets = mn_workspace(g->call, 0),
                     .start = zeros,
@@ -269,14 +290,15 @@ static void multiply(const mn_conv_gather *g, block *b)
     for (int64_t xi = 0; xi < n2; xi++) {
         const float *points = b->points + xi * g->point_step;
         for (int64_t column = 0; column < b->columns; column += width) {
-            tile.b = filters + (column / width * n2 + xi) * channels * width;
+            mn_ahead filters = next_panel(g, b, xi, column / width);
+            tile.b = panel_of(g, b, xi, column / width);
             for (int64_t t = 0; t < b->tiles; t += rows) {
                 for (int64_t i = 0; i < rows; i++)
                     tile.a[i] = points + mn_min(t + i, b->tiles - 1) * channels;
                 tile.c = b->products + xi * product_step(g) + t * b->columns + column;
+                mn_tile_ahead(&tile, 0, &filters);
+                mn_tile_ahead(&tile, 1, b->result.parts > 0 ? &b->result : &b->image);
                 g->kernels->wide(&tile);
-                mn_fetch_ahead(&b->image);
-                mn_fetch_ahead(&b->result);
             }
         }
     }
@@ -383,7 +405,7 @@ static void panel_task(void *arg, int64_t panel, int slot)
 /* Rows of images of so many rows, from `from` below the first result of one line on to `to` below
  * that of another. */
 static mn_ahead rows_ahead(const mn_winograd *w, const mn_matrix *rows, int64_t size,
-                           const int64_t lines[2], int64_t from, int64_t to, int64_t times)
+                           const int64_t lines[2], int64_t from, int64_t to, int64_t tiles)
 {
     const int64_t below[2] = {from, to};
     int64_t at[2];
@@ -391,7 +413,7 @@ static mn_ahead rows_ahead(const mn_winograd *w, const mn_matrix *rows, int64_t 
         const int64_t row = lines[i] % w->strips.count * w->m + below[i];
         at[i] = lines[i] / w->strips.count * size + mn_min(mn_max(row, 0), size);
     }
-    return mn_matrix_ahead(rows, at[0], at[1] - at[0], times);
+    return mn_matrix_ahead(rows, at[0], at[1] - at[0], tiles, w->strips.channels);
 }
 
 /* A thread's next block is most likely the one after it. */
@@ -403,14 +425,15 @@ static void look_ahead(const mn_conv_gather *g, block *b)
     const int64_t next = b->line + w->block;
     const int64_t own[2] = {b->line, b->line + b->lines - 1};
     const int64_t others[2] = {next, mn_min(next + w->block, w->lines) - 1};
-    const int64_t times = w->n * w->n * g->group_panels * mn_ceil_div(b->tiles, g->kernels->rows);
+    /* half of the products' */
+    const int64_t tiles = w->n * w->n * g->panels * mn_ceil_div(b->tiles, g->kernels->rows) / 2;
     const int64_t low = mn_conv_low(&g->strips.y);
     if (x->view->numel + y.view->numel < AHEAD_LEAST ||
         w->n * w->n * (g->point_step + product_step(g)) > AHEAD_MOST)
         return;
-    b->result = rows_ahead(w, &y, g->strips.y.points, own, 0, w->m, times);
+    b->result = rows_ahead(w, &y, g->strips.y.points, own, 0, w->m, tiles);
     if (others[0] <= others[1])
-        b->image = rows_ahead(w, x, g->strips.y.size, others, low, low + w->n, times);
+        b->image = rows_ahead(w, x, g->strips.y.size, others, low, low + w->n, tiles);
 }
 
 static void block_task(void *arg, int64_t index, int slot)

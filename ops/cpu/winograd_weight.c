@@ -22,9 +22,6 @@
  * where no unit is left over. */
 #define WHOLE_CHANNELS 64
 #define UNIT_CHANNELS  48
-/* Where a task needs more, what a block reads may have left the second-level cache meanwhile. */
-#define CACHE_BYTES (1 << 20)
-#define LINE_BYTES  64
 
 /* ---- plan ------------------------------------------------------------------------------------ */
 
@@ -93,25 +90,19 @@ static float *private(const mn_conv_weight *w, int slot, size_t at)
 
 /* ---- points ---------------------------------------------------------------------------------- */
 
-/* Pixels that will be read soon. */
-typedef struct ahead {
-    const char *data;
-    int64_t pixels, step, bytes; /* step: bytes from pixel to pixel */
-} ahead;
-
 /* Some lines of tiles, times some units of channels, times some panels of output channels. */
 typedef struct block {
     int64_t leaf, line, lines, tiles;
     int64_t unit, units, panel, panels;
     bool first, last; /* of its leaf */
     int slot;
-    ahead next[2]; /* the image and g of the next block */
+    mn_ahead next[2]; /* the image and g of the next block */
 } block;
 
-/* What lines from `from` to `to` read first, of so many channels; a line reaches `more` rows beyond
- * its own. */
-static ahead look(const mn_conv_weight *w, const mn_view *view, const int64_t lines[2],
-                  int64_t more, const int64_t channels[2])
+/* What lines from lines[0] to lines[1] read first, of so many channels; a line reaches `more` rows
+ * beyond its own. */
+static mn_ahead look(const mn_conv_weight *w, const mn_view *view, const int64_t lines[2],
+                     int64_t more, const int64_t channels[2], int64_t tiles)
 {
     const int64_t count = w->winograd.strips.count, height = view->shape[1], width = view->shape[2];
     const int64_t size = (int64_t)mn_dtype_size(view->dtype);
@@ -121,34 +112,23 @@ static ahead look(const mn_conv_weight *w, const mn_view *view, const int64_t li
         rows[i] = lines[i] / count * height;
         rows[i] += row > 0 ? mn_max(mn_min(row + more, height), 0) : 0; /* padding may be large */
     }
-    return (ahead){.data = mn_element(view, rows[0] * width * view->shape[3] + channels[0]),
-                   .pixels = (rows[1] - rows[0]) * width,
-                   .step = view->shape[3] * size,
-                   .bytes = channels[1] * size};
+    return mn_ahead_rows(mn_element(view, rows[0] * width * view->shape[3] + channels[0]),
+                         view->shape[3] * size, (rows[1] - rows[0]) * width, channels[1] * size,
+                         tiles, w->winograd.tiles);
 }
 
-/* What the task reads of the image and of g for these lines. */
-static void look_ahead(const mn_conv_weight *w, block *b, int64_t from, int64_t to)
+/* What the task reads of the image and of g for the next block. */
+static void look_ahead(const mn_conv_weight *w, block *b, int64_t end)
 {
-    const int64_t width = w->kernels->columns, lines[2] = {from, to};
-    const int64_t channel = b->unit * w->unit;
+    const mn_winograd *v = &w->winograd;
+    const int64_t width = w->kernels->columns, channel = b->unit * w->unit;
+    const int64_t next = b->line + b->lines, lines[2] = {next, mn_min(next + v->block, end)};
     const int64_t of_x[2] = {channel, mn_min(b->units * w->unit, w->strips.channels - channel)};
     const int64_t of_g[2] = {b->panel * width, b->panels * width};
-    b->next[0] = look(w, w->strips.image.view, lines, mn_conv_low(&w->strips.y) + 2, of_x);
-    b->next[1] = look(w, w->gradient.view, lines, 0, of_g);
-}
-
-/* One of several parts of it, to the second-level cache. GCC drops calls of functions that only
- * prefetch, unless they are inlined. */
-static inline __attribute__((always_inline)) void prefetch(const ahead next[2], int64_t part,
-                                                           int64_t parts)
-{
-    for (const ahead *a = next; a < next + 2; a++) {
-        const int64_t end = a->pixels * (part + 1) / parts;
-        for (int64_t i = a->pixels * part / parts; i < end; i++)
-            for (int64_t at = 0; at < a->bytes; at += LINE_BYTES)
-                __builtin_prefetch(a->data + i * a->step + at, 0, 2);
-    }
+    const int64_t tiles =
+        v->n * v->n * b->units * b->panels * mn_ceil_div(w->unit, w->kernels->rows);
+    b->next[0] = look(w, w->strips.image.view, lines, mn_conv_low(&w->strips.y) + 2, of_x, tiles);
+    b->next[1] = look(w, w->gradient.view, lines, 0, of_g, tiles);
 }
 
 /* The image's line, tile numbers from `tile` on, into points[unit][xi][tile][channel]. */
@@ -220,7 +200,6 @@ static void transform_gradients(const mn_conv_weight *w, const block *b, int64_t
 
 /* A unit of channels times a panel. */
 typedef struct part {
-    int64_t index; /* in the task */
     int64_t channel, channels, panel;
     const float *points, *gradients;
     float *sums;
@@ -232,7 +211,6 @@ static part part_of(const mn_conv_weight *w, const block *b, int64_t index)
     const int64_t n2 = w->winograd.n * w->winograd.n, channel = (b->unit + unit) * w->unit;
     const int64_t kept = w->kept_sums > 1 ? index : 0;
     return (part){
-        .index = index,
         .channel = channel,
         .channels = mn_min(w->unit, w->strips.channels - channel),
         .panel = b->panel + panel,
@@ -242,7 +220,7 @@ static part part_of(const mn_conv_weight *w, const block *b, int64_t index)
     };
 }
 
-static void multiply(const mn_conv_weight *w, const block *b, const part *p)
+static void multiply(const mn_conv_weight *w, block *b, const part *p)
 {
     static const float zeros[MN_TILE_MAX_COLUMNS];
     const int64_t rows = w->kernels->rows, width = w->kernels->columns, n = w->winograd.n;
@@ -252,8 +230,6 @@ static void multiply(const mn_conv_weight *w, const block *b, const part *p)
         offsets[t] = (ptrdiff_t)(t * p->channels);
     mn_tile tile = {.start = zeros, .ldc = width};
     for (int64_t xi = 0; xi < n * n; xi++) {
-        if (!b->last)
-            prefetch(b->next, p->index * n * n + xi, b->units * b->panels * n * n);
         const float *points = p->points + xi * w->point_step;
         const float *gradients = p->gradients + xi * w->gradient_step;
         tile.c = p->sums + xi * w->sum_step;
@@ -265,6 +241,8 @@ static void multiply(const mn_conv_weight *w, const block *b, const part *p)
                 tile.offsets = offsets + t;
                 tile.b = gradients + t * width;
                 tile.accumulate = tile.apart = !b->first || t > 0;
+                mn_tile_ahead(&tile, 0, &b->next[0]);
+                mn_tile_ahead(&tile, 1, &b->next[1]);
                 w->kernels->wide(&tile);
             }
         }
@@ -321,12 +299,7 @@ static void finish(const mn_conv_weight *w, const block *b, const part *p)
 
 static void transform(const mn_conv_weight *w, const block *b)
 {
-    block line = *b;
     for (int64_t i = 0; i < b->lines; i++) {
-        if (w->private_bytes > CACHE_BYTES && i + 1 < b->lines) {
-            look_ahead(w, &line, b->line + i + 1, b->line + i + 2);
-            prefetch(line.next, 0, 1);
-        }
         transform_image(w, b, b->line + i, i * w->winograd.across);
         transform_gradients(w, b, b->line + i, i * w->winograd.across);
     }
@@ -350,7 +323,7 @@ static void leaf_task(void *arg, int64_t index, int slot)
         b.first = b.line == begin;
         b.last = b.line + b.lines == end;
         if (!b.last)
-            look_ahead(w, &b, b.line + b.lines, mn_min(b.line + b.lines + v->block, end));
+            look_ahead(w, &b, end);
         transform(w, &b);
         for (int64_t i = 0; i < b.units * b.panels; i++) {
             const part p = part_of(w, &b, i);
