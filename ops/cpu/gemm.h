@@ -17,6 +17,7 @@
 typedef struct mn_tile {
     int64_t depth;
     const float *a[MN_TILE_MAX_ROWS]; /* all valid; the caller ignores the surplus rows */
+    ptrdiff_t row_step;               /* floats from each to the next; 0: not told */
     const ptrdiff_t *offsets;         /* [depth] */
     const float *b;                   /* a panel: [depth][columns] */
     const float *start;               /* [columns] */
@@ -30,6 +31,17 @@ typedef struct mn_tile {
     ptrdiff_t ahead_step[2];
     int ahead_shift[2];
 } mn_tile;
+
+/* The tile's rows, of which `valid` lie `step` floats apart; the surplus ones repeat the last. */
+static inline void mn_tile_rows(mn_tile *tile, const float *a, ptrdiff_t step, int64_t valid,
+                                int64_t rows)
+{
+    for (int64_t i = 0; i < valid; i++)
+        tile->a[i] = a + i * step;
+    for (int64_t i = valid; i < rows; i++)
+        tile->a[i] = tile->a[valid - 1];
+    tile->row_step = valid == rows ? step : 0;
+}
 
 /* Memory that will be read soon: `parts` times `rows` cache lines, rows being `step` bytes apart
  * and parts side by side. Tiles fetch it evenly while they run: at once, loads would wait for it.

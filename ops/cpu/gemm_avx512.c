@@ -97,10 +97,11 @@ INLINE void strided16(const mn_tile *tile, __m512 sum[16])
     const float *a[4] = {tile->a[0], tile->a[4], tile->a[8], tile->a[12]};
     mn_fetch next = mn_fetch_of(tile, 6);
     for (; b != end; b += 64) {
+        for (int u = 0; u < 4; u++)
+            mn_fetch_next(&next, b + 16 * u);
         _Pragma("GCC unroll 4") for (int u = 0; u < 4; u++)
         {
             const __m512 of_b = _mm512_loadu_ps(b + 16 * u);
-            mn_fetch_next(&next, b + 16 * u);
             EACH_ROW(i)
             {
                 const float x = a[i / 4][(i % 4 == 3 ? step3 : i % 4 * step) + u];
@@ -112,14 +113,21 @@ INLINE void strided16(const mn_tile *tile, __m512 sum[16])
     }
 }
 
-static void wide16(const mn_tile *tile)
+static bool even16(const mn_tile *tile, ptrdiff_t step)
 {
     const int rows = 16;
-    const ptrdiff_t step = tile->a[1] - tile->a[0];
     bool even = true;
     EACH_ROW(i)
     even &= tile->a[i] == tile->a[0] + i * step;
-    if (!even || (step != 1 && !(tile->contiguous && tile->depth % 4 == 0))) {
+    return even;
+}
+
+static void wide16(const mn_tile *tile)
+{
+    const int rows = 16;
+    const ptrdiff_t step = tile->row_step ? tile->row_step : tile->a[1] - tile->a[0];
+    if ((tile->row_step == 0 && !even16(tile, step)) ||
+        (step != 1 && !(tile->contiguous && tile->depth % 4 == 0))) {
         run(tile, 0, 8, 1, 16);
         run(tile, 8, 8, 1, 16);
         return;
@@ -129,7 +137,11 @@ static void wide16(const mn_tile *tile)
     const ptrdiff_t next = goes_on ? tile->ldc : 0;
     __m512 sum[16];
     EACH_ROW(i)
-    sum[i] = _mm512_loadu_ps(from + i * next);
+    {
+        sum[i] = _mm512_loadu_ps(from);
+        from += next;
+        IN_ORDER();
+    }
     if (step == 1)
         adjacent16(tile, sum);
     else

@@ -282,6 +282,7 @@ static void multiply(const mn_conv_gather *g, block *b)
     static const float zeros[MN_TILE_MAX_COLUMNS];
     const int64_t rows = g->kernels->rows, width = g->kernels->columns;
     const int64_t n2 = g->winograd.n * g->winograd.n, channels = g->winograd.strips.channels;
+    const int64_t step = product_step(g);
     mn_tile tile = {.depth = channels,
                     .offsets = mn_workspace(g->call, 0),
                     .start = zeros,
@@ -293,9 +294,9 @@ static void multiply(const mn_conv_gather *g, block *b)
             mn_ahead filters = next_panel(g, b, xi, column / width);
             tile.b = panel_of(g, b, xi, column / width);
             for (int64_t t = 0; t < b->tiles; t += rows) {
-                for (int64_t i = 0; i < rows; i++)
-                    tile.a[i] = points + mn_min(t + i, b->tiles - 1) * channels;
-                tile.c = b->products + xi * product_step(g) + t * b->columns + column;
+                mn_tile_rows(&tile, points + t * channels, channels, mn_min(rows, b->tiles - t),
+                             rows);
+                tile.c = b->products + xi * step + t * b->columns + column;
                 mn_tile_ahead(&tile, 0, &filters);
                 mn_tile_ahead(&tile, 1, b->result.parts > 0 ? &b->result : &b->image);
                 g->kernels->wide(&tile);

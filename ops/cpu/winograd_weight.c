@@ -234,8 +234,7 @@ static void multiply(const mn_conv_weight *w, block *b, const part *p)
         const float *gradients = p->gradients + xi * w->gradient_step;
         tile.c = p->sums + xi * w->sum_step;
         for (int64_t c = 0; c < p->channels; c += rows, tile.c += rows * width) {
-            for (int64_t i = 0; i < rows; i++)
-                tile.a[i] = points + mn_min(c + i, p->channels - 1);
+            mn_tile_rows(&tile, points + c, 1, mn_min(rows, p->channels - c), rows);
             for (int64_t t = 0; t < b->tiles; t += depth) {
                 tile.depth = mn_min(depth, b->tiles - t);
                 tile.offsets = offsets + t;
