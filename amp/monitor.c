@@ -251,7 +251,7 @@ mn_monitor *mn_monitor_create(mn_context *context, const mn_monitor_options *opt
     mn_monitor *monitor = mn_host_calloc(context, 1, sizeof *monitor);
     if (!monitor)
         return NULL;
-    monitor->observer = (mn_observer){NULL, before, after};
+    monitor->observer = (mn_observer){.before = before, .after = after};
     monitor->context = context;
     monitor->options = o;
     monitor->key = 1;

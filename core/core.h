@@ -79,6 +79,7 @@ struct mn_tensor {
     int references;
     mn_layout layout;
     bool requires_grad;
+    bool spent;           /* nobody reads it after the next op, whose result may take its memory */
     struct mn_node *node; /* what made it; NULL for leaves. One reference (see release_node) */
     int node_output;      /* which output of node */
     mn_leaf *leaf;        /* NULL until needed */

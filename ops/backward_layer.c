@@ -114,6 +114,7 @@ static mn_status give_norm(mn_backward_call *call, mn_op_id id, mn_tensor *const
                                   statistics[1]};
     if (!call->grad_out[0])
         return MN_OK; /* only the statistics were used, and nothing flows through them */
+    mn_spend_gradient(call);
     return give_all(call, id, inputs, 5, 0);
 }
 
@@ -132,6 +133,7 @@ mn_status mn_backward_batch_norm_relu(mn_backward_call *call)
                                   call->out[1],      call->out[2], call->out[0]};
     if (!call->grad_out[0])
         return MN_OK;
+    mn_spend_gradient(call);
     return give_all(call, MN_OP_batch_norm_relu_backward, inputs, call->out[0] ? 7 : 6, 6);
 }
 

@@ -126,15 +126,33 @@ mn_status mn_backward_mul(mn_backward_call *call)
 }
 
 /* Also of relu_backward, which is linear in g with the same mask; that does not change with y. */
+static bool is_watched(const mn_context *context)
+{
+    const mn_observer *at = context->observers;
+    while (at && at->blind)
+        at = at->next;
+    return at != NULL;
+}
+
+void mn_spend_gradient(mn_backward_call *call)
+{
+    const mn_context *context = call->context;
+    mn_tensor *g = call->grad_out[0];
+    g->spent = !context->create_graph && !context->keeps_gradients && !is_watched(context) &&
+               g->references == 1 && g->storage->references == 1;
+}
+
 mn_status mn_backward_relu(mn_backward_call *call)
 {
     mn_tensor *y = call->out[0] ? call->out[0] : call->in[1];
+    mn_spend_gradient(call);
     return call->needs[0] ? give_binary(call, 0, MN_OP_relu_backward, y) : MN_OK;
 }
 
 mn_status mn_mask_gradient(mn_backward_call *call)
 {
     mn_tensor *const pair[2] = {call->grad_out[0], call->out[0]};
+    mn_spend_gradient(call);
     call->grad_out[0] = mn_apply1(MN_OP_relu_backward, pair, 2, NULL);
     return call->grad_out[0] ? MN_OK : mn_error_status(call->context);
 }

@@ -150,12 +150,35 @@ static mn_status make_view(mn_context *context, const mn_call *call, mn_tensor *
     return outputs[0] ? MN_OK : mn_error_status(context);
 }
 
-/* On failure the tensors made so far stay with the scope. */
-static mn_status make_outputs(mn_context *context, mn_call *call, mn_tensor **outputs)
+/* The output of a kernel that may be written where input 0 is read, -1: none. Elements of both must
+ * be read and written together, the input's before. */
+static int output_in_place(const mn_call *call)
 {
+    if (call->op == &mn_ops[MN_OP_relu_backward] || call->op == &mn_ops[MN_OP_batch_norm_backward])
+        return 0;
+    if (call->op != &mn_ops[MN_OP_batch_norm_relu_backward])
+        return -1;
+    return mn_has_input(call, 3) ? 0 : 3; /* with a residual its gradient is what g becomes */
+}
+
+static bool same_kind(const mn_view *a, const mn_view *b)
+{
+    return a->dtype == b->dtype && a->ndim == b->ndim &&
+           memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) == 0;
+}
+
+/* On failure the tensors made so far stay with the scope. */
+static mn_status make_outputs(mn_context *context, mn_served_by served, mn_call *call,
+                              const mn_tensor *spent, mn_tensor **outputs)
+{
+    const int in_place =
+        served == MN_SERVED_KERNEL && spent && spent->spent ? output_in_place(call) : -1;
     for (int i = 0; i < call->output_count; i++) {
         mn_view *out = &call->out[i];
-        mn_tensor *tensor = mn_tensor_new(context, out->dtype, out->ndim, out->shape);
+        mn_tensor *tensor =
+            i == in_place && same_kind(out, &call->in[0])
+                ? mn_tensor_view(spent->storage, spent->offset, out->dtype, out->ndim, out->shape)
+                : mn_tensor_new(context, out->dtype, out->ndim, out->shape);
         if (!tensor)
             return mn_error_status(context);
         outputs[i] = tensor;
@@ -246,7 +269,7 @@ static mn_status run_call(mn_context *context, mn_served_by served, mn_call *cal
 {
     work_fn work = NULL;
     MN_TRY(prepare(context, served, call, &work));
-    MN_TRY(make_outputs(context, call, outputs));
+    MN_TRY(make_outputs(context, served, call, inputs[0], outputs));
     call->workspace = mn_pool_alloc(context, call->workspace_bytes);
     if (!call->workspace && call->workspace_bytes > 0)
         return mn_error_status(context);

@@ -55,6 +55,9 @@ mn_status mn_give_gradient(mn_backward_call *call, int input, mn_tensor *gradien
 /* The same with output 0 of a built-in op. */
 mn_status mn_give_result(mn_backward_call *call, int input, mn_op_id id, mn_tensor *const *inputs,
                          int count, const void *attributes);
+/* Says that output 0's gradient is read by one op more, if nobody else has it: that op's result may
+ * take its memory. */
+void mn_spend_gradient(mn_backward_call *call);
 /* Passes output 0's gradient through the ReLU that gave it. */
 mn_status mn_mask_gradient(mn_backward_call *call);
 /* x in its dtype, or in f32 for a 16-bit one. */

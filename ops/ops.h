@@ -82,6 +82,7 @@ struct mn_observer {
     mn_observer *next;
     mn_status (*before)(mn_observer *observer, mn_context *context, mn_observed *call);
     void (*after)(mn_observer *observer, mn_context *context, const mn_observed *call);
+    bool blind; /* reads no elements: a result may take an input's memory */
 };
 void mn_observer_add(mn_context *context, mn_observer *observer);
 void mn_observer_remove(mn_context *context, mn_observer *observer);

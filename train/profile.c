@@ -102,7 +102,7 @@ mn_profile *mn_profile_begin(mn_context *context)
         mn_fail(context, MN_ERR_MEMORY, "no memory for a profile");
         return NULL;
     }
-    *profile = (mn_profile){.observer = {.before = before, .after = after},
+    *profile = (mn_profile){.observer = {.before = before, .after = after, .blind = true},
                             .context = context,
                             .rows = mn_list_new(allocator, sizeof(mn_profile_row))};
     mn_observer_add(context, &profile->observer);
