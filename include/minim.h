@@ -178,7 +178,8 @@ typedef struct mn_context_options {
     /* Chains of layers run a convolution, linear layer or batch norm (at the end of mn_residual's
      * also the addition) and a ReLU after it as one op, mn_conv2d_relu, mn_linear_relu or
      * mn_batch_norm_relu, of the same bits, under the first one's name (default true). In training
-     * a convolution also makes the statistics of a batch norm after it: sums of another order. */
+     * a convolution also makes the statistics of a batch norm after it, sums of another order; and
+     * a max pooling of 2x2 joins batch norm and ReLU, whose gradients are sums of another order. */
     bool fusion;
 } mn_context_options;
 

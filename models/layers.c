@@ -150,8 +150,10 @@ static mn_tensor *run_batch_norm(mn_module *module, mn_tensor *x, const mn_fused
     const mn_dtype wide = x->dtype == MN_F64 ? MN_F64 : MN_F32;
     mn_tensor *weight = parameter(module, BN_WEIGHT, wide);
     mn_tensor *bias = parameter(module, BN_BIAS, wide);
-    return mn_batch_norm_of(x, weight, bias, running, how->residual, how->moments, how->relu,
-                            &options);
+    const mn_norm_then then = how->pool   ? MN_NORM_RELU_POOL
+                              : how->relu ? MN_NORM_RELU
+                                          : MN_NORM_ALONE;
+    return mn_batch_norm_of(x, weight, bias, running, how->residual, how->moments, then, &options);
 }
 
 static mn_tensor *batch_norm_forward(mn_module *module, mn_tensor *x)
@@ -336,6 +338,20 @@ bool mn_module_fuses(const mn_module *layer, const mn_module *relu)
         return false;
     const mn_op_id ops[] = {pair->ops[0], pair->ops[1], MN_OP_relu, MN_OP_add};
     return keep_rules(layer->context, ops, relu == NULL ? 4 : 3);
+}
+
+/* Images too small, of which pooling tells, are left to it. */
+bool mn_module_fuses_pool(const mn_module *layer, const mn_module *pool, const mn_tensor *x)
+{
+    static const mn_op_id ops[] = {MN_OP_max_pool2d};
+    if (layer->class != &batch_norm_class || pool->class != &max_pool2d_class || x->ndim != 4)
+        return false;
+    const mn_pool2d_options *o = &pool->options.pool;
+    bool fits = keep_rules(layer->context, ops, 1);
+    for (int i = 0; i < 2; i++)
+        fits = fits && o->kernel[i] == 2 && (o->stride[i] == 2 || o->stride[i] == 0) &&
+               o->padding[i] == 0 && x->shape[1 + i] >= 2;
+    return fits;
 }
 
 bool mn_module_gives_moments(const mn_module *conv, const mn_module *norm)

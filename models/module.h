@@ -55,6 +55,7 @@ mn_status mn_module_check(mn_module *module, mn_tensor *x);
 /* How a layer runs with what is around it. */
 typedef struct mn_fused {
     bool relu;           /* with a ReLU after it, and before it */
+    bool pool;           /* and, after that, a pooling */
     mn_tensor *residual; /* the sum with this one, or NULL */
     mn_tensor **give;    /* a convolution: where its result's moments go, retained, or NULL */
     mn_tensor *moments;  /* a batch norm in training: those of x, or NULL */
@@ -63,6 +64,9 @@ typedef struct mn_fused {
  * with NULL, a batch norm, an addition and a ReLU. Not where a rule of casts was set for one of the
  * ops alone. */
 bool mn_module_fuses(const mn_module *layer, const mn_module *relu);
+/* Whether a layer runs with the ReLU after it and then this pooling, of x: a batch norm, and the
+ * largest of two by two pixels. */
+bool mn_module_fuses_pool(const mn_module *layer, const mn_module *pool, const mn_tensor *x);
 /* Whether the two are a convolution and a batch norm in training, which takes its statistics from
  * the convolution's store. */
 bool mn_module_gives_moments(const mn_module *conv, const mn_module *norm);

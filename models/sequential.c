@@ -76,9 +76,11 @@ static mn_tensor *run_chain(mn_module *module, mn_tensor *x, bool given, const m
         next = in_chain(module, child->next);
         mn_tensor *found = NULL;
         mn_fused fused = {.relu = next != NULL && mn_module_fuses(child, next), .moments = taken};
-        if (fused.relu)
+        if (fused.relu) {
             next = in_chain(module, next->next);
-        else if (gives(module, child))
+            fused.pool = next != NULL && mn_module_fuses_pool(child, next, x);
+            next = fused.pool ? in_chain(module, next->next) : next;
+        } else if (gives(module, child))
             fused.give = &found;
         x = run_child(child, x, (manner){.given = given, .held = next != stop, .fused = fused});
         mn_release(taken);

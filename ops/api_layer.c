@@ -130,16 +130,18 @@ mn_batch_norm_options mn_batch_norm_options_default(void)
 
 mn_tensor *mn_batch_norm_of(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
                             mn_tensor *const running[3], mn_tensor *residual, mn_tensor *moments,
-                            bool relu, const mn_batch_norm_options *options)
+                            mn_norm_then then, const mn_batch_norm_options *options)
 {
     static mn_tensor *const none[3] = {NULL};
-    static const mn_op_id ids[2][2] = {{MN_OP_batch_norm_inference, MN_OP_batch_norm},
-                                       {MN_OP_batch_norm_inference_relu, MN_OP_batch_norm_relu}};
+    static const mn_op_id ids[][2] = {
+        [MN_NORM_ALONE] = {MN_OP_batch_norm_inference, MN_OP_batch_norm},
+        [MN_NORM_RELU] = {MN_OP_batch_norm_inference_relu, MN_OP_batch_norm_relu},
+        [MN_NORM_RELU_POOL] = {MN_OP_batch_norm_inference_relu_pool, MN_OP_batch_norm_relu_pool}};
     mn_tensor *const *statistics = running ? running : none;
     mn_tensor *inputs[8] = {x,        weight, bias, statistics[0], statistics[1], statistics[2],
                             residual, moments};
     mn_batch_norm_options known = mn_batch_norm_options_default();
-    mn_context *context = mn_enter(ids[relu][1], inputs, 8, 5);
+    mn_context *context = mn_enter(ids[then][1], inputs, 8, 5);
     if (!context ||
         mn_options_copy(&context->error, "mn_batch_norm", &known, sizeof known, options) != MN_OK)
         return NULL;
@@ -149,20 +151,20 @@ mn_tensor *mn_batch_norm_of(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
         inputs[5] = residual;
         count = residual ? 6 : 5;
     }
-    return mn_apply1(ids[relu][known.training], inputs, count, &norm);
+    return mn_apply1(ids[then][known.training], inputs, count, &norm);
 }
 
 mn_tensor *mn_batch_norm(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
                          mn_tensor *const running[3], const mn_batch_norm_options *options)
 {
-    return mn_batch_norm_of(x, weight, bias, running, NULL, NULL, false, options);
+    return mn_batch_norm_of(x, weight, bias, running, NULL, NULL, MN_NORM_ALONE, options);
 }
 
 mn_tensor *mn_batch_norm_relu(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
                               mn_tensor *const running[3], mn_tensor *residual,
                               const mn_batch_norm_options *options)
 {
-    return mn_batch_norm_of(x, weight, bias, running, residual, NULL, true, options);
+    return mn_batch_norm_of(x, weight, bias, running, residual, NULL, MN_NORM_RELU, options);
 }
 
 mn_tensor *mn_layer_norm(mn_tensor *x, int axes, mn_tensor *weight, mn_tensor *bias, double eps)

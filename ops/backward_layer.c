@@ -148,6 +148,26 @@ mn_status mn_backward_batch_norm_inference_relu(mn_backward_call *call)
     return give_all(call, MN_OP_batch_norm_inference_backward, inputs, 5, 0);
 }
 
+mn_status mn_backward_batch_norm_relu_pool(mn_backward_call *call)
+{
+    mn_tensor *const inputs[6] = {call->grad_out[0], call->in[0],  call->in[1],
+                                  call->in[2],       call->out[1], call->out[2]};
+    return call->grad_out[0] ? give_all(call, MN_OP_batch_norm_relu_pool_backward, inputs, 6, 0)
+                             : MN_OK;
+}
+
+/* What was pooled is made again; then as the ops alone do. */
+mn_status mn_backward_batch_norm_inference_relu_pool(mn_backward_call *call)
+{
+    static const mn_pool2d_attributes two = {.kernel = {2, 2}, .stride = {2, 2}};
+    mn_tensor *y = mn_apply1(MN_OP_batch_norm_inference_relu, call->in, 5, call->attributes);
+    mn_tensor *const pooled[2] = {call->grad_out[0], y};
+    mn_tensor *const masked[2] = {mn_apply1(MN_OP_max_pool2d_backward, pooled, 2, &two), y};
+    mn_tensor *const inputs[5] = {mn_apply1(MN_OP_relu_backward, masked, 2, NULL), call->in[0],
+                                  call->in[1], call->in[3], call->in[4]};
+    return give_all(call, MN_OP_batch_norm_inference_backward, inputs, 5, 0);
+}
+
 /* Also of layer_norm. */
 mn_status mn_backward_group_norm(mn_backward_call *call)
 {

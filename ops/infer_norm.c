@@ -83,6 +83,58 @@ mn_status mn_infer_batch_norm_inference_relu(mn_infer *infer)
     return check_residual(infer, 5);
 }
 
+/* Shape of the largest of two by two pixels each of input x. */
+static mn_status pool_by_two(mn_infer *infer, int x, int64_t shape[4])
+{
+    MN_TRY(mn_need_ndim(infer, x, "the input", 4));
+    memcpy(shape, infer->in[x].shape, 4 * sizeof *shape);
+    for (int i = 1; i <= 2; i++) {
+        if (shape[i] < 2)
+            return mn_infer_error(infer, MN_ERR_SHAPE, "images of %lldx%lld are smaller than 2x2",
+                                  (long long)infer->in[x].shape[1],
+                                  (long long)infer->in[x].shape[2]);
+        shape[i] /= 2;
+    }
+    return MN_OK;
+}
+
+static mn_status give_pooled(mn_infer *infer)
+{
+    int64_t shape[4];
+    MN_TRY(pool_by_two(infer, 0, shape));
+    if (infer->in[6].present)
+        return mn_infer_error(infer, MN_ERR_ARGUMENT, "takes no residual");
+    mn_output(infer, 0, infer->in[0].dtype, 4, shape);
+    return MN_OK;
+}
+
+mn_status mn_infer_batch_norm_relu_pool(mn_infer *infer)
+{
+    MN_TRY(mn_infer_batch_norm(infer));
+    return give_pooled(infer);
+}
+
+mn_status mn_infer_batch_norm_inference_relu_pool(mn_infer *infer)
+{
+    MN_TRY(mn_infer_batch_norm_inference(infer));
+    return give_pooled(infer);
+}
+
+/* Inputs g, x, w, b, mean, rstd; outputs dx, dw, db. */
+mn_status mn_infer_batch_norm_relu_pool_backward(mn_infer *infer)
+{
+    static const char *const names[] = {"the weight", "the bias", "the mean", "rstd"};
+    int64_t shape[4];
+    MN_TRY(check_eps(infer));
+    MN_TRY(check_channels(infer, 1, names, 2, 5));
+    MN_TRY(pool_by_two(infer, 1, shape));
+    MN_TRY(mn_need_like(infer, 0, "the gradient", infer->in[1].dtype, 4, shape));
+    mn_output_like(infer, 0, 1);
+    mn_output_like(infer, 1, 2);
+    mn_output_like(infer, 2, 2);
+    return MN_OK;
+}
+
 /* Inputs g, x, w and two statistics; outputs dx, dw, db. */
 mn_status mn_infer_batch_norm_backward(mn_infer *infer)
 {

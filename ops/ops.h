@@ -35,11 +35,12 @@ mn_tensor *mn_apply1(mn_op_id id, mn_tensor *const *inputs, int input_count,
  * need not find: f64 [2,K], no gradient flows through them. */
 mn_tensor *mn_conv2d_moments(mn_tensor *x, mn_tensor *w, mn_tensor *b,
                              const mn_conv2d_options *options, mn_tensor **moments);
-/* mn_batch_norm, or with relu mn_batch_norm_relu, in training of an x with these moments, or NULL.
- */
+/* mn_batch_norm with what comes after it, in training of an x with these moments, or NULL. The
+ * pooling is mn_max_pool2d's default, of images alone, and not of a sum with a residual. */
+typedef enum mn_norm_then { MN_NORM_ALONE, MN_NORM_RELU, MN_NORM_RELU_POOL } mn_norm_then;
 mn_tensor *mn_batch_norm_of(mn_tensor *x, mn_tensor *weight, mn_tensor *bias,
                             mn_tensor *const running[3], mn_tensor *residual, mn_tensor *moments,
-                            bool relu, const mn_batch_norm_options *options);
+                            mn_norm_then then, const mn_batch_norm_options *options);
 /* Whether some kernel (or widening to f32) serves the op for this dtype, and how. */
 mn_served_by mn_op_served_by(const mn_context *context, const mn_op *op, mn_dtype dtype);
 /* What 16-bit stores lost. Added to from several threads at once. */

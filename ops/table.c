@@ -88,6 +88,8 @@ static const struct {
     {MN_OP_conv2d_moments, ""}, /* layers run it before a batch norm */
     {MN_OP_batch_norm_inference, "mn_batch_norm"},
     {MN_OP_batch_norm_inference_relu, "mn_batch_norm_relu"},
+    {MN_OP_batch_norm_relu_pool, ""}, /* layers run these two before a pooling */
+    {MN_OP_batch_norm_inference_relu_pool, ""},
     {MN_OP_batch_norm_relu_again, ""}, /* backward, which needs a result that was not kept */
     {MN_OP_blend, "mn_tensor_add mn_ema_update"},
     {MN_OP_adjust, "mn_tensor_scale mn_tensor_clamp mn_clip_grad_value"},

@@ -63,6 +63,16 @@ static mn_tensor *build_batch_norm_relu(mn_context *ctx, mn_tensor **in, const o
     return mn_batch_norm_relu(in[0], in[1], in[2], running, c->p[1] ? in[5] : NULL, &o);
 }
 
+/* parameters: training */
+static mn_tensor *build_batch_norm_pool(mn_context *ctx, mn_tensor **in, const op_case *c)
+{
+    (void)ctx;
+    mn_batch_norm_options o = mn_batch_norm_options_default();
+    o.training = c->p[0] != 0;
+    mn_tensor *running[3] = {in[3], in[4], NULL};
+    return mn_batch_norm_of(in[0], in[1], in[2], running, NULL, NULL, MN_NORM_RELU_POOL, &o);
+}
+
 /* The convolution's work on each element is enough for its input to be made again in backward. */
 static mn_tensor *build_norm_conv2d(mn_context *ctx, mn_tensor **in, const op_case *c)
 {
@@ -91,7 +101,8 @@ static mn_tensor *build_conv_batch_norm(mn_context *ctx, mn_tensor **in, const o
     }
     conv.groups = (int)c->p[3];
     mn_tensor *y = mn_conv2d_moments(in[0], in[1], NULL, &conv, &moments);
-    return mn_batch_norm_of(y, in[2], in[3], running, NULL, moments, c->p[2] != 0, &norm);
+    return mn_batch_norm_of(y, in[2], in[3], running, NULL, moments,
+                            c->p[2] ? MN_NORM_RELU : MN_NORM_ALONE, &norm);
 }
 
 /* parameters: groups, or axes of a layer norm, negative; 1: the second input is the bias */
@@ -192,6 +203,12 @@ const op_case mn_cases_image[] = {
          .inputs = {BN_INPUTS(N(2, 3, 2, 5), 5)}, .once = true),
     CASE("batch norm add relu eval", .build = build_batch_norm_relu,
          .inputs = {BN_INPUTS(N(2, 3, 2, 5), 5), N(2, 3, 2, 5)}, .p = {0, 1}, .once = true),
+    CASE("batch norm relu pool", .build = build_batch_norm_pool,
+         .inputs = {BN_INPUTS(N(2, 4, 6, 7), 7)}, .p = {1}, .once = true),
+    CASE("batch norm relu pool odd", .build = build_batch_norm_pool,
+         .inputs = {BN_INPUTS(N(1, 5, 3, 18), 18)}, .p = {1}, .no_tail = true, .once = true),
+    CASE("batch norm relu pool eval", .build = build_batch_norm_pool,
+         .inputs = {BN_INPUTS(N(1, 4, 5, 5), 5)}, .no_tail = true, .once = true),
     CASE("conv batch norm", .build = build_conv_batch_norm,
          .inputs = {N(2, 5, 4, 3), N(5, 3, 3, 3), INPUT(PARAM, 5), INPUT(PARAM, 5), INPUT(STATE, 5),
                     INPUT(STATE, 5)},

@@ -215,7 +215,7 @@ START_TEST(what_was_read_is_made_again)
 }
 END_TEST
 
-/* A step with moments given, a result made again and gradients taken over. */
+/* A step with moments given, a pooling, a result made again and gradients taken over. */
 static void step(mn_context *context)
 {
     mn_conv2d_layer_options conv = mn_conv2d_layer_options_default();
@@ -228,6 +228,9 @@ static void step(mn_context *context)
     mn_sequential_add(net, "relu", mn_relu_layer(context));
     conv.out_channels = 64;
     mn_sequential_add(net, "conv2", mn_conv2d_layer(context, &conv));
+    mn_sequential_add(net, "bn2", mn_batch_norm_layer(context, 64));
+    mn_sequential_add(net, "relu2", mn_relu_layer(context));
+    mn_sequential_add(net, "pool", mn_max_pool2d_layer(context, NULL));
     mn_module_init(net);
     mn_tensor *x = mn_full(context, MN_F32, 4, (const int64_t[]){2, 6, 6, 3}, 1);
     mn_tensor *loss = mn_module_forward(net, x);

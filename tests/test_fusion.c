@@ -1,6 +1,6 @@
-/* Batch norm with a residual and ReLU as one op, convolutions and linear layers with ReLU, against
- * the ops alone: the same bits, in every dtype and kernel set, of results, gradients and running
- * statistics; and no more memory with batch norm. */
+/* Batch norm with a residual and ReLU as one op, convolutions and linear
+ * layers with ReLU, against the ops alone: the same bits, in every dtype and kernel set, of
+ * results, gradients and running statistics; and no more memory with batch norm. */
 #include "ops/ops.h"
 #include "tests/support_suite.h"
 
@@ -307,7 +307,7 @@ typedef struct run {
     mn_scope scope;
     mn_tensor *result, *evaluated;
     uint64_t peak;
-    uint64_t fused, joined, normed, rectified, again; /* calls of ops */
+    uint64_t fused, pooled, joined, normed, rectified, again; /* calls of ops */
 } run;
 
 /* A forward and a backward pass of training, and a forward pass of evaluation. */
@@ -330,6 +330,7 @@ static run train(const char *model, mn_kernel_set kernels, mn_dtype region, bool
     ck_assert_msg(mn_backward(loss, 1.0) == MN_OK, "%s", mn_error_message(r.context));
     r.peak = mn_memory_stats_get(r.context).peak_bytes;
     r.fused = mn_op_calls(r.context, MN_OP_batch_norm_relu);
+    r.pooled = mn_op_calls(r.context, MN_OP_batch_norm_relu_pool);
     r.joined =
         mn_op_calls(r.context, MN_OP_conv2d_relu) + mn_op_calls(r.context, MN_OP_linear_relu);
     r.normed = mn_op_calls(r.context, MN_OP_batch_norm);
@@ -380,9 +381,10 @@ START_TEST(models_with_and_without)
     static const mn_dtype regions[] = {MN_F32, MN_F16, MN_BF16};
     static const struct {
         const char *name;
-        unsigned fused, joined, normed, moments, again;
-    } models[] = {
-        {"resnet8", 7, 0, 2, 9, 1}, {"cnn-small", 3, 0, 0, 3, 1}, {"lenet5", 0, 4, 0, 0, 0}};
+        unsigned fused, pooled, joined, normed, moments, again;
+    } models[] = {{"resnet8", 7, 0, 0, 2, 9, 1},
+                  {"cnn-small", 1, 2, 0, 0, 3, 1},
+                  {"lenet5", 0, 0, 4, 0, 0, 0}};
     const char *model = models[_i / 6].name;
     const mn_kernel_set kernels = _i % 2 ? MN_KERNELS_AUTO : MN_KERNELS_PORTABLE;
     run one = train(model, kernels, regions[_i / 2 % 3], true);
@@ -408,12 +410,14 @@ START_TEST(models_with_and_without)
     if (models[_i / 6].joined == 0)
         ck_assert_uint_le(one.peak, three.peak);
     ck_assert_uint_eq(one.fused, models[_i / 6].fused);
+    ck_assert_uint_eq(one.pooled, models[_i / 6].pooled);
+    ck_assert_uint_eq(mn_op_calls(one.context, MN_OP_batch_norm_inference_relu_pool), one.pooled);
     ck_assert_uint_eq(one.joined, models[_i / 6].joined);
     ck_assert_uint_eq(one.normed, models[_i / 6].normed);
     ck_assert_uint_eq(one.rectified, 0);
     ck_assert_uint_eq(one.again, models[_i / 6].again);
     ck_assert_uint_eq(three.again, 0);
-    ck_assert_uint_eq(three.fused + three.joined, 0);
+    ck_assert_uint_eq(three.fused + three.pooled + three.joined, 0);
     drop(&one);
     drop(&three);
 }

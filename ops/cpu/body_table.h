@@ -33,9 +33,22 @@ typedef struct mn_norm_rows {
     bool relu;
     mn_norm_tables tables;
 } mn_norm_rows;
+/* Windows of two by two pixels side by side, as two rows of 2 n pixels, ld elements apart; y and g
+ * have one pixel a window. Makes y = max(0, the largest (x - mean) slope + bias); or adds to the
+ * sums, for upper and for lower pixels, of gradients that arrive at x; or makes dx of them. */
+typedef struct mn_norm_windows {
+    int64_t n, width, ld;
+    const void *x[2], *g;
+    void *y, *dx[2];
+    float *sum[2], *product[2];
+    uint16_t *where; /* of sixteen channels the pixels that g goes to; sums write it, dx reads it */
+    int64_t where_ld;
+    mn_norm_tables tables;
+} mn_norm_windows;
 typedef struct mn_norm_kernels {
     void (*add)(const mn_norm_rows *rows, float *first, float *second);
     void (*apply)(const mn_norm_rows *rows);
+    void (*pool)(const mn_norm_windows *windows);
 } mn_norm_kernels;
 extern const mn_norm_kernels mn_norm_avx512[MN_DTYPE_COUNT]; /* empty rows: not of that dtype */
 

@@ -1,7 +1,7 @@
 /* Batch normalisation, alone and with a residual added and ReLU applied. Sums are taken in tasks,
  * blocks of rows cut by shape alone; statistics (moments.c) read x once, or not at all where the
  * convolution before has made them. */
-#include "ops/cpu/moments.h"
+#include "ops/cpu/norm.h"
 #include "ops/cpu/pack.h"
 
 #include "core/math.h"
@@ -16,27 +16,7 @@
 #define KERNEL_BLOCK   2048  /* elements, about: some tensors' stay in the nearest cache */
 #define PARTIALS       16384 /* sums of all tasks, where one task has not more */
 
-typedef struct norm {
-    const mn_call *call;
-    const mn_bodies *bodies;
-    const mn_norm_kernels *kernels; /* for rows as they are, or NULL */
-    const mn_view *x, *g, *y;       /* forward without g */
-    const mn_view *other;  /* the residual; backward: the result, if there was a residual */
-    const mn_view *masked; /* backward: the residual's gradient, g where the result is positive */
-    bool relu;
-    float limit; /* what is not above it is not positive after rounding to x's dtype */
-    int64_t rows, channels;
-    int64_t width;  /* of a strip: channels taken at once */
-    int64_t side;   /* rows side by side in lanes of sums and of kernels */
-    int64_t group;  /* rows of a strip in a block, as far as they are contiguous */
-    int64_t length; /* of a table: channels, repeated for lanes and blocks; never 0 */
-    int64_t tasks, task_rows;
-    double eps, momentum;
-    mn_moments moments; /* forward: a slot per task */
-    double *sum[2];     /* per channel */
-    double *partial;    /* backward: [tasks][2][channels] */
-    float *mean, *scale, *shift, *gradient, *bias;
-} norm;
+typedef mn_norm_run norm;
 
 /* f32 accumulators and f64 sums of what is taken at once. */
 typedef struct lanes {
@@ -64,9 +44,20 @@ static void cut(norm *m, const mn_view *x)
 }
 
 typedef struct norm_places {
-    size_t sums, partial, tables, moments, bytes;
+    size_t sums, partial, tables, moments, where, bytes;
     bool ok;
 } norm_places;
+
+static bool pools_backward(const mn_call *call)
+{
+    return call->op == &mn_ops[MN_OP_batch_norm_relu_pool_backward];
+}
+
+static bool pools(const mn_call *call)
+{
+    return call->op == &mn_ops[MN_OP_batch_norm_relu_pool] ||
+           call->op == &mn_ops[MN_OP_batch_norm_inference_relu_pool] || pools_backward(call);
+}
 
 static norm_places places_of(const norm *m)
 {
@@ -78,17 +69,21 @@ static norm_places places_of(const norm *m)
     p.partial = p.moments; /* forward or backward */
     mn_arena backward = {p.partial, arena.ok};
     mn_arena_take(&backward, 2 * sizeof(double), m->tasks, m->channels, 1);
+    if (pools_backward(m->call))
+        p.where =
+            mn_arena_take(&backward, sizeof(uint16_t),
+                          m->call->in[0].numel / mn_max(1, m->channels), mn_norm_pool_masks(m), 1);
     p.bytes = arena.bytes > backward.bytes ? arena.bytes : backward.bytes;
     p.ok = backward.ok;
     return p;
 }
 
-/* Of all these ops. Input 0 has x's shape. */
+/* Of all these ops. Input 0 has x's shape, but for a gradient of what was pooled. */
 mn_status mn_cpu_batch_norm_prepare(const mn_call *call, mn_plan *plan, size_t *workspace_bytes)
 {
     norm m = {.call = call};
     (void)plan;
-    cut(&m, &call->in[0]);
+    cut(&m, &call->in[pools_backward(call)]);
     const norm_places places = places_of(&m);
     *workspace_bytes = places.bytes;
     return places.ok ? MN_OK : MN_ERR_MEMORY;
@@ -121,6 +116,7 @@ static norm norm_of(const mn_call *call, const mn_view *x, const mn_view *g)
               .x = x,
               .g = g,
               .y = &call->out[0],
+              .pool = pools(call),
               .limit = limit_of(x->dtype),
               .eps = a->eps,
               .momentum = a->momentum};
@@ -129,6 +125,7 @@ static norm norm_of(const mn_call *call, const mn_view *x, const mn_view *g)
     m.sum[0] = mn_workspace(call, places.sums);
     m.sum[1] = m.sum[0] + m.channels;
     m.partial = mn_workspace(call, places.partial);
+    m.where = pools_backward(call) ? mn_workspace(call, places.where) : NULL;
     m.moments = mn_moments_of(call, x);
     m.moments.slots = m.tasks;
     m.moments.at = places.moments;
@@ -190,8 +187,7 @@ static int64_t start_of(const norm *m, const block *b)
     return b->row * m->channels + b->channel;
 }
 
-/* The tables from `at` on; those of the mask are for ops that apply it. */
-static mn_norm_tables tables_at(const norm *m, int64_t at)
+mn_norm_tables mn_norm_tables_at(const norm *m, int64_t at)
 {
     return (mn_norm_tables){.mean = m->mean + at,
                             .scale = m->scale + at,
@@ -231,7 +227,7 @@ static void run_kernels(const norm *m, const block *b, const mn_view *y,
 /* Of the residual's gradient, which it writes, if there is one. The table `gradient` holds rstd. */
 static void add_gradients(const norm *m, const block *b, lanes *l)
 {
-    mn_norm_tables tables = tables_at(m, b->channel);
+    mn_norm_tables tables = mn_norm_tables_at(m, b->channel);
     const int64_t start = start_of(m, b), n = b->rows * b->width;
     float row[3][MN_BLOCK], result[MN_BLOCK];
     tables.scale = tables.gradient;
@@ -292,6 +288,10 @@ static void run_sums(const void *arg, int64_t begin, int64_t end)
             mn_moments_add(&m->moments, task, row, last - row, channel, width);
             continue;
         }
+        if (m->pool) {
+            mn_norm_pool_sums(m, task, channel, width, to);
+            continue;
+        }
         sum_rows(m, channel, row, last, add_gradients, &l);
         for (int k = 0; k < 2; k++)
             for (int64_t c = 0; c < width; c++)
@@ -316,11 +316,10 @@ static void add_partials(const norm *m, int which)
 
 /* ---- applying the tables --------------------------------------------------------------------- */
 
-/* x in place of its rounding to y's dtype. */
-static void round_row(const norm *m, int64_t n, float *x)
+void mn_norm_round(const norm *m, int64_t n, float *x)
 {
     const mn_converter *converter = &m->call->cpu->converters[m->y->dtype];
-    uint16_t half[MN_BLOCK];
+    uint16_t half[2 * MN_BLOCK];
     if (m->y->dtype == MN_F32)
         return;
     converter->from_f32((size_t)n, x, half);
@@ -330,7 +329,7 @@ static void round_row(const norm *m, int64_t n, float *x)
 static void apply(const norm *m, const block *b, lanes *l)
 {
     const mn_bodies *bodies = m->bodies;
-    const mn_norm_tables tables = tables_at(m, b->channel);
+    const mn_norm_tables tables = mn_norm_tables_at(m, b->channel);
     const int64_t start = start_of(m, b), n = b->rows * b->width;
     float row[MN_BLOCK], other[2][MN_BLOCK], result[MN_BLOCK];
     (void)l;
@@ -350,7 +349,7 @@ static void apply(const norm *m, const block *b, lanes *l)
         const float *sum = other[0];
         bodies->normalize((size_t)n, x, &tables, other[0]);
         if (m->other) {
-            round_row(m, n, other[0]);
+            mn_norm_round(m, n, other[0]);
             const float *r = mn_row_load(m->call, m->other, start, n, result);
             bodies->binary[MN_OP_add]((size_t)n, other[0], r, other[1]);
             sum = other[1];
@@ -373,6 +372,10 @@ static void sweep(const norm *m)
     if (m->x->numel == 0)
         return;
     repeat_tables(m);
+    if (m->pool) {
+        mn_norm_pool_sweep(m);
+        return;
+    }
     mn_run_ranges(m->call, mn_ceil_div(m->rows, m->group), mn_max(1, MN_CHUNK / m->length),
                   run_rows, m);
 }
@@ -512,6 +515,14 @@ void mn_cpu_batch_norm_relu_backward(const mn_call *call)
         m.other = &call->in[6];
         m.masked = &call->out[3];
     }
+    run_backward(&m, vector(&m, 4), vector(&m, 5));
+}
+
+void mn_cpu_batch_norm_relu_pool_backward(const mn_call *call)
+{
+    norm m = norm_of(call, &call->in[1], &call->in[0]);
+    for (int64_t c = 0; c < m.channels; c++)
+        m.bias[c] = vector(&m, 3)[c];
     run_backward(&m, vector(&m, 4), vector(&m, 5));
 }
 

@@ -7,8 +7,9 @@
 #define WIDTH 16
 #define MOST  4 /* registers of lanes at once: their factors and sums fill 24 */
 /* The bound is constant once all is inlined; unrolled, sums and factors stay in registers. */
-#define EACH(j) _Pragma("GCC unroll 4") for (int j = 0; j < count; j++)
-#define INLINE  static inline __attribute__((always_inline))
+#define EACH(j)       _Pragma("GCC unroll 4") for (int j = 0; j < count; j++)
+#define EACH_PIXEL(j) _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++)
+#define INLINE        static inline __attribute__((always_inline))
 
 typedef __m512 (*load_fn)(const void *x, int64_t i, __mmask16 k);
 typedef void (*store_fn)(void *y, int64_t i, __mmask16 k, __m512 x);
@@ -69,7 +70,7 @@ INLINE __m512 round_f16(__m512 x)
 
 INLINE __m512 round_bf16(__m512 x)
 {
-    return mn_lanes_load_bf16(mn_lanes_store_bf16(x));
+    return mn_lanes_round_bf16(x);
 }
 
 /* Factors of sixteen lanes, which stay in registers while rows go by. */
@@ -227,6 +228,125 @@ INLINE void apply(const format f, const mn_norm_rows *r)
             apply_lanes(f, r, r->g != NULL, r->other != NULL, 1, row, i, lanes_at(r->n, i));
 }
 
+/* ---- windows of two by two pixels ------------------------------------------------------------ */
+
+/* Sixteen channels: pixels 0 and 1 above, 2 and 3 below. */
+typedef struct window {
+    __m512 centred[4], y[4];
+} window;
+
+/* Where b, later in the window, takes the maximum over from a: NaN wins, and stays. */
+INLINE __mmask16 overtakes(__m512 a, __m512 b)
+{
+    return _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(a, a, _CMP_ORD_Q), b, a, _CMP_NLE_UQ);
+}
+
+INLINE __m512 later_if(__mmask16 taken, __m512 a, __m512 b)
+{
+    return _mm512_mask_blend_ps(taken, a, b);
+}
+
+INLINE window window_at(const format f, const mn_norm_windows *w, const factors *t, int64_t i,
+                        __mmask16 k)
+{
+    window v;
+    EACH_PIXEL(j)
+    {
+        v.centred[j] = _mm512_sub_ps(f.load(w->x[j / 2], i + j % 2 * w->ld, k), t->mean);
+        v.y[j] = _mm512_add_ps(_mm512_mul_ps(v.centred[j], t->slope), t->bias);
+    }
+    return v;
+}
+
+/* Rounding keeps the order: what is stored is rounded once. */
+INLINE void store_largest(const format f, const mn_norm_windows *w, const window *v, int64_t at,
+                          __mmask16 k)
+{
+    const __m512 over = later_if(overtakes(v->y[0], v->y[1]), v->y[0], v->y[1]);
+    const __m512 under = later_if(overtakes(v->y[2], v->y[3]), v->y[2], v->y[3]);
+    const __m512 largest = later_if(overtakes(over, under), over, under);
+    f.store(w->y, at, k, above(largest, _mm512_setzero_ps(), 0, largest));
+}
+
+INLINE void add_where(__mmask16 k, __m512 x, float *sum)
+{
+    _mm512_storeu_ps(sum, _mm512_mask_add_ps(_mm512_loadu_ps(sum), k, _mm512_loadu_ps(sum), x));
+}
+
+/* Of what rounding makes equal the first is the largest. */
+INLINE void add_window(const format f, const mn_norm_windows *w, const factors *t, window *v,
+                       __m512 g, int64_t c, uint16_t *where)
+{
+    EACH_PIXEL(j)
+    v->y[j] = f.round(v->y[j]);
+    const __mmask16 right = overtakes(v->y[0], v->y[1]), right_below = overtakes(v->y[2], v->y[3]);
+    const __m512 over = later_if(right, v->y[0], v->y[1]);
+    const __m512 under = later_if(right_below, v->y[2], v->y[3]);
+    const __mmask16 below = overtakes(over, under);
+    const __m512 largest = later_if(below, over, under);
+    const __m512 centred = later_if(below, later_if(right, v->centred[0], v->centred[1]),
+                                    later_if(right_below, v->centred[2], v->centred[3]));
+    const __m512 product = _mm512_mul_ps(g, _mm512_mul_ps(centred, t->scale));
+    const __mmask16 some = _mm512_cmp_ps_mask(largest, _mm512_setzero_ps(), _CMP_NLE_UQ);
+    const __mmask16 upper = some & (__mmask16)~below, lower = some & below;
+    add_where(upper, g, w->sum[0] + c);
+    add_where(lower, g, w->sum[1] + c);
+    add_where(upper, product, w->product[0] + c);
+    add_where(lower, product, w->product[1] + c);
+    where[0] = upper & (__mmask16)~right;
+    where[1] = upper & right;
+    where[2] = lower & (__mmask16)~right_below;
+    where[3] = lower & right_below;
+}
+
+INLINE void apply_window(const format f, const mn_norm_windows *w, const factors *t,
+                         const window *v, __m512 g, int64_t i, __mmask16 k, const uint16_t *where)
+{
+    EACH_PIXEL(j)
+    {
+        __m512 given = _mm512_sub_ps(_mm512_maskz_mov_ps(where[j], g), t->shift);
+        given = _mm512_sub_ps(given, _mm512_mul_ps(v->centred[j], t->gradient));
+        f.store(w->dx[j / 2], i + j % 2 * w->ld, k, _mm512_mul_ps(t->scale, given));
+    }
+}
+
+typedef enum pool_pass { LARGEST, SUMS, GRADIENT } pool_pass;
+
+/* Factors are read anew for each window: arithmetic is what this waits for. */
+INLINE void pool_windows(const format f, const mn_norm_windows *of, const pool_pass pass)
+{
+    const mn_norm_windows w = *of;
+    for (int64_t q = 0; q < w.n; q++)
+        for (int64_t c = 0; c < w.width; c += WIDTH) {
+            const __mmask16 k = lanes_at(w.width, c);
+            const factors t = factors_at(&w.tables, c, k);
+            const int64_t at = q * w.ld + c, i = at + q * w.ld;
+            window v = window_at(f, &w, &t, i, k);
+            if (pass == LARGEST) {
+                store_largest(f, &w, &v, at, k);
+                continue;
+            }
+            uint16_t *where = w.where + q * w.where_ld + c / WIDTH * 4;
+            const __m512 g = f.load(w.g, at, k);
+            if (pass == SUMS)
+                add_window(f, &w, &t, &v, g, c, where);
+            else
+                apply_window(f, &w, &t, &v, g, i, k, where);
+        }
+}
+
+INLINE void pool(const format f, const mn_norm_windows *w)
+{
+    if (w->y)
+        pool_windows(f, w, LARGEST);
+    else if (w->sum[0])
+        pool_windows(f, w, SUMS);
+    else
+        pool_windows(f, w, GRADIENT);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
 static void add_f32(const mn_norm_rows *r, float *first, float *second)
 {
     add((format){load_f32, store_f32, round_f32}, r, first, second);
@@ -235,6 +355,11 @@ static void add_f32(const mn_norm_rows *r, float *first, float *second)
 static void apply_f32(const mn_norm_rows *r)
 {
     apply((format){load_f32, store_f32, round_f32}, r);
+}
+
+static void pool_f32(const mn_norm_windows *w)
+{
+    pool((format){load_f32, store_f32, round_f32}, w);
 }
 
 static void add_f16(const mn_norm_rows *r, float *first, float *second)
@@ -247,6 +372,11 @@ static void apply_f16(const mn_norm_rows *r)
     apply((format){load_f16, store_f16, round_f16}, r);
 }
 
+static void pool_f16(const mn_norm_windows *w)
+{
+    pool((format){load_f16, store_f16, round_f16}, w);
+}
+
 static void add_bf16(const mn_norm_rows *r, float *first, float *second)
 {
     add((format){load_bf16, store_bf16, round_bf16}, r, first, second);
@@ -257,6 +387,11 @@ static void apply_bf16(const mn_norm_rows *r)
     apply((format){load_bf16, store_bf16, round_bf16}, r);
 }
 
+static void pool_bf16(const mn_norm_windows *w)
+{
+    pool((format){load_bf16, store_bf16, round_bf16}, w);
+}
+
 void mn_moments_avx512(int64_t rows, int64_t n, int64_t ld, const float *x, const float *mean,
                        float *sum, float *square)
 {
@@ -264,7 +399,7 @@ void mn_moments_avx512(int64_t rows, int64_t n, int64_t ld, const float *x, cons
 }
 
 const mn_norm_kernels mn_norm_avx512[MN_DTYPE_COUNT] = {
-    [MN_F32] = {add_f32, apply_f32},
-    [MN_F16] = {add_f16, apply_f16},
-    [MN_BF16] = {add_bf16, apply_bf16},
+    [MN_F32] = {add_f32, apply_f32, pool_f32},
+    [MN_F16] = {add_f16, apply_f16, pool_f16},
+    [MN_BF16] = {add_bf16, apply_bf16, pool_bf16},
 };

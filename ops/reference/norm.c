@@ -2,6 +2,8 @@
  * 1502.03167): the channel is the last axis; everything else are the rows. */
 #include "ops/reference/reference.h"
 
+#include <string.h>
+
 static int64_t channels_of(const mn_view *x)
 {
     return x->shape[x->ndim - 1];
@@ -59,6 +61,7 @@ void mn_ref_batch_norm(const mn_call *call, double *const in[], double *const ou
     const mn_batch_norm_attributes *a = (const void *)call->attributes.bytes;
     const mn_view *x = &call->in[0];
     const int64_t C = channels_of(x);
+    update_running(call, in); /* while x is there: y may take its place */
     for (int64_t c = 0; c < C; c++) {
         double squares;
         const double mean = moments_of(call, in, c, &squares);
@@ -68,7 +71,6 @@ void mn_ref_batch_norm(const mn_call *call, double *const in[], double *const ou
         out[1][c] = mean;
         out[2][c] = rstd;
     }
-    update_running(call, in);
 }
 
 /* With xhat = (x - mean) rstd:  db = sum g;  dw = sum g xhat;
@@ -175,6 +177,12 @@ void mn_ref_batch_norm_relu_again(const mn_call *call, double *const in[], doubl
     mn_ref_finish_relu(call, NULL, out[0]);
 }
 
+/* y before ReLU, as it was rounded   (inputs g, x, w, b, mean, rstd) */
+static double normalized(const mn_call *call, double *const in[], int64_t c, int64_t i)
+{
+    return rounded(call->in[1].dtype, (in[1][i] - in[4][c]) * in[5][c] * in[2][c] + in[3][c]);
+}
+
 /* dresidual = y <= 0 ? 0 : g; the rest is batch_norm's with it for g
  * (inputs g, x, w, b or none, mean, rstd, y or none: y is what x gives) */
 void mn_ref_batch_norm_relu_backward(const mn_call *call, double *const in[], double *const out[])
@@ -183,13 +191,66 @@ void mn_ref_batch_norm_relu_backward(const mn_call *call, double *const in[], do
     const bool given = mn_has_input(call, 6);
     const int64_t C = channels_of(&call->in[1]);
     for (int64_t i = 0; i < call->in[0].numel; i++) {
-        const int64_t c = i % C;
-        const double y = given ? in[6][i]
-                               : rounded(call->in[1].dtype,
-                                         (in[1][i] - in[4][c]) * in[5][c] * in[2][c] + in[3][c]);
+        const double y = given ? in[6][i] : normalized(call, in, i % C, i);
         in[0][i] = y <= 0 ? 0 : in[0][i];
         if (!mn_has_input(call, 3))
             out[3][i] = in[0][i];
+    }
+    mn_ref_batch_norm_backward(call, inputs, out);
+}
+
+/* ---- with ReLU and pooling --------------------------------------------------------------------
+ */
+
+static mn_call pooling_of(const mn_call *call)
+{
+    static const mn_pool2d_attributes two = {.kernel = {2, 2}, .stride = {2, 2}};
+    mn_call pooling = *call;
+    memcpy(pooling.attributes.bytes, &two, sizeof two);
+    return pooling;
+}
+
+/* ReLU takes its turn when what was pooled is there: it keeps the order of numbers. */
+void mn_ref_batch_norm_relu_pool(const mn_call *call, double *const in[], double *const out[])
+{
+    const mn_call pooling = pooling_of(call);
+    double *const whole[3] = {in[0], out[1], out[2]};
+    mn_ref_batch_norm(call, in, whole);
+    mn_ref_max_pool2d(&pooling, whole, out);
+    mn_ref_finish_relu(call, NULL, out[0]);
+}
+
+void mn_ref_batch_norm_inference_relu_pool(const mn_call *call, double *const in[],
+                                           double *const out[])
+{
+    const mn_call pooling = pooling_of(call);
+    mn_ref_batch_norm_inference(call, in, in);
+    mn_ref_max_pool2d(&pooling, in, out);
+    mn_ref_finish_relu(call, NULL, out[0]);
+}
+
+/* g goes to the first largest y of each window, if that is positive; the rest is batch_norm's
+ * (inputs g, x, w, b, mean, rstd) */
+void mn_ref_batch_norm_relu_pool_backward(const mn_call *call, double *const in[],
+                                          double *const out[])
+{
+    double *const inputs[5] = {out[0], in[1], in[2], in[4], in[5]};
+    const mn_view *g = &call->in[0], *x = &call->in[1];
+    const int64_t C = g->shape[3], Q = g->shape[2], P = g->shape[1], W = x->shape[2];
+    for (int64_t i = 0; i < g->numel; i++) {
+        const int64_t row = i / C / Q / P * x->shape[1] + i / C / Q % P * 2;
+        const int64_t first = (row * W + i / C % Q * 2) * C + i % C;
+        int64_t best = first;
+        double largest = normalized(call, in, i % C, first);
+        for (int k = 1; k < 4; k++) {
+            const int64_t at = first + (k / 2 * W + k % 2) * C;
+            const double y = normalized(call, in, i % C, at);
+            if (mn_isnan_f64(largest) || y <= largest)
+                continue;
+            largest = y;
+            best = at;
+        }
+        out[0][best] = largest <= 0 ? 0 : in[0][i];
     }
     mn_ref_batch_norm_backward(call, inputs, out);
 }
