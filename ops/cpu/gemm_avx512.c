@@ -122,7 +122,13 @@ static bool even16(const mn_tile *tile, ptrdiff_t step)
     return even;
 }
 
-static void wide16(const mn_tile *tile)
+/* GCC would spill addresses to vector registers, and fetch them from there through a port of the
+ * multiply-adds. */
+#if defined(__GNUC__) && !defined(__clang__)
+__attribute__((target("tune=skylake-avx512")))
+#endif
+static void
+wide16(const mn_tile *tile)
 {
     const int rows = 16;
     const ptrdiff_t step = tile->row_step ? tile->row_step : tile->a[1] - tile->a[0];
