@@ -10,6 +10,7 @@
 #include "ops/cpu/bodies_elementwise.h"
 #include "ops/cpu/bodies_pool.h"
 #include "ops/cpu/bodies_norm.h"
+#include "ops/cpu/bodies_depthwise.h"
 #include "ops/cpu/bodies_winograd.h"
 #include "ops/cpu/body_table.h"
 
@@ -412,6 +413,7 @@ const mn_bodies MN_BODIES = {
     .rmsprop = body_rmsprop,
     .round_bf16 = body_round_bf16,
     .winograd = WINOGRAD_BODIES,
+    .depthwise = DEPTHWISE_BODIES,
 };
 
 #endif

@@ -105,6 +105,22 @@ typedef struct mn_winograd_bodies {
 } mn_winograd_bodies;
 extern const mn_winograd_bodies mn_winograd_avx512; /* the others' are in mn_bodies */
 
+/* A convolution of each channel by itself, lanes being channels; tap t is offsets[t] floats from a
+ * point's place, and w, sums and, of one pixel, x and g lie channel by channel. */
+typedef struct mn_depthwise {
+    int64_t n, taps;
+    const ptrdiff_t *offsets;
+} mn_depthwise;
+typedef struct mn_depthwise_bodies {
+    /* c[i ldc] = start + sum_t w[t n] x[i][offsets[t]] of some points. */
+    void (*gather)(const mn_depthwise *d, const float *w, const float *start, int64_t points,
+                   const float *const *x, float *c, ptrdiff_t ldc);
+    /* sums[t n] = sum_i x[places[i] + offsets[t]] g[i ld] over some points. */
+    void (*weight)(const mn_depthwise *d, const float *x, const ptrdiff_t *places, int64_t points,
+                   const float *g, int64_t ld, float *sums);
+} mn_depthwise_bodies;
+extern const mn_depthwise_bodies mn_depthwise_avx512; /* as above */
+
 #define MN_LOSS_KINDS 5
 typedef void (*mn_loss_body)(size_t n, const float *x, const float *t, float delta, float *y);
 
@@ -185,6 +201,7 @@ typedef struct mn_bodies {
     void (*round_bf16)(size_t blocks, const mn_draw *draw, uint32_t first, float *x);
 
     mn_winograd_bodies winograd;
+    mn_depthwise_bodies depthwise;
 } mn_bodies;
 
 extern const mn_bodies mn_bodies_portable;

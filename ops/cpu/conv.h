@@ -58,6 +58,14 @@ bool mn_conv_inside(const mn_conv_strips *strips, int64_t point, int64_t tap);
 void mn_conv_tile_exact(const mn_gemm_kernels *kernels, const mn_tile *tile,
                         bool (*inside)(const void *arg, int64_t i, int64_t k), const void *arg);
 
+/* Whether each result is one channel's, and lanes are channels. */
+static inline bool mn_is_depthwise(const mn_conv_strips *strips, int64_t groups, int64_t columns)
+{
+    return strips->group_channels == 1 && columns == 1 && groups > 1;
+}
+/* Its bodies of the call's kernel set. */
+const mn_depthwise_bodies *mn_depthwise_bodies_of(const mn_call *call);
+
 /* Winograd's convolution: the image, or a gradient of the result, is cut into tiles of m x m
  * results, lines of which are the strips. */
 typedef struct mn_winograd {
@@ -116,6 +124,8 @@ struct mn_conv_gather {
     size_t offsets_at, start_at, packed_at, finite_at, scratch_at, c_at, scratch_bytes;
     size_t workspace_bytes;
     bool exact; /* weights that are not finite: padding must not meet them */
+    bool depthwise;
+    size_t taps_at; /* depthwise: [groups] that sums begin with, then [depth][groups] */
 
     mn_moments moments; /* conv2d_moments: a slot per task, of any way; else without slots */
     mn_conv_planes planes;
@@ -160,6 +170,7 @@ typedef struct mn_conv_weight {
     int64_t columns, panels, task_panels, panel_blocks;
     int64_t units, leaves;            /* strips of all images */
     int64_t first_block, pass_blocks; /* panel blocks of one pass: all, but for Winograd's calls */
+    bool depthwise;
     size_t taps_at, pixels_at, partial_at, scratch_at, packed_at, scratch_bytes;
     size_t workspace_bytes;
 

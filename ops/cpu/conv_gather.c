@@ -31,7 +31,8 @@ static void choose_block(mn_conv_gather *g)
     const int64_t width = g->kernels->columns, results = g->groups * g->columns;
     const int64_t phases = phase_count(g);
     /* One panel, or whole panels only: a row's surplus columns are put right by the next row. */
-    g->bulk = g->groups == 1 && ((g->panels == 1 && phases == 1) || g->columns % width == 0);
+    g->bulk = g->depthwise ||
+              (g->groups == 1 && ((g->panels == 1 && phases == 1) || g->columns % width == 0));
     g->ldc = g->bulk ? results : results - g->columns + g->panels * width;
     int64_t tiles = BLOCK_FLOATS / (g->ldc * g->kernels->rows * phases);
     tiles = mn_min(mn_max(tiles, BLOCK_TILES_MIN), BLOCK_TILES);
@@ -66,6 +67,7 @@ mn_status mn_gather_plan(mn_conv_gather *g)
     for (int64_t i = 0; i < phase_count(g); i++)
         g->depth += phase_depth(g, i);
     g->panels = mn_ceil_div(g->columns, width);
+    g->depthwise = mn_is_depthwise(s, g->groups, g->columns);
     choose_block(g);
     mn_arena scratch = {0, true};
     if (!s->direct)
@@ -82,6 +84,8 @@ mn_status mn_gather_plan(mn_conv_gather *g)
     g->packed_at =
         mn_arena_take(&arena, sizeof(float) * (size_t)width, g->groups, g->panels, g->depth);
     g->finite_at = mn_arena_take(&arena, 1, g->groups, g->panels, 1);
+    g->taps_at =
+        mn_arena_take(&arena, sizeof(float), g->depthwise ? g->groups : 0, g->depth + 1, 1);
     g->scratch_at = mn_arena_take(&arena, g->scratch_bytes, mn_call_threads(g->call), 1, 1);
     g->workspace_bytes = arena.bytes;
     MN_TRY(arena.ok ? mn_winograd_plan(g) : MN_ERR_MEMORY);
@@ -186,6 +190,43 @@ static void run_panel(const mn_conv_gather *g, block *b, int64_t group, int64_t 
     }
 }
 
+/* Without the products of padding, as mn_conv_tile_exact. */
+static void depthwise_exact(const mn_conv_gather *g, const block *b, const mn_depthwise *d,
+                            const float *w, const mn_conv_strips *strips, float *c, ptrdiff_t ldc)
+{
+    const tile_of all = {g, b, 0, strips};
+    for (int64_t i = 0; i < b->count; i++) {
+        float *to = c + i * ldc;
+        memcpy(to, mn_workspace(g->call, g->taps_at), (size_t)d->n * sizeof *to);
+        for (int64_t t = 0; t < d->taps; t++) {
+            const float *x = b->pixel[i] + d->offsets[t], *of_t = w + t * d->n;
+            for (int64_t k = 0; k < d->n && inside(&all, i, t); k++)
+                to[k] += x[k] * of_t[k];
+        }
+    }
+}
+
+/* All channels of the block, phase by phase. */
+static void run_depthwise(const mn_conv_gather *g, const block *b)
+{
+    const int64_t across = g->phases[1], ldc = across * g->ldc;
+    const float *start = mn_workspace(g->call, g->taps_at), *w = start + g->groups;
+    mn_depthwise d = {.n = g->groups, .offsets = mn_workspace(g->call, g->offsets_at)};
+    mn_conv_strips strips = g->strips;
+    for (int64_t phase = 0; phase < phase_count(g); phase++) {
+        float *c = b->c + (phase / across * g->block * across + phase % across) * g->ldc;
+        strips.y = g->phase[0][phase / across];
+        strips.x = g->phase[1][phase % across];
+        d.taps = phase_depth(g, phase);
+        if (g->exact)
+            depthwise_exact(g, b, &d, w, &strips, c, ldc);
+        else
+            mn_depthwise_bodies_of(g->call)->gather(&d, w, start, b->count, b->pixel, c, ldc);
+        d.offsets += d.taps;
+        w += d.taps * g->groups;
+    }
+}
+
 /* Whether results lie side by side as a block has them. */
 static bool dense(const mn_conv_gather *g)
 {
@@ -227,7 +268,8 @@ static void strip_task(void *arg, int64_t index, int slot)
     char *scratch = mn_workspace(g->call, g->scratch_at + (size_t)slot * g->scratch_bytes);
     block b = {.image = index / s->count * s->together, .strip_first = index % s->count * s->rows};
     const mn_view *y = &g->call->out[0];
-    const bool whole = dense(g) && g->columns % g->kernels->columns == 0 && y->dtype == MN_F32;
+    const bool whole = dense(g) && y->dtype == MN_F32 &&
+                       (g->depthwise || (g->groups == 1 && g->columns % g->kernels->columns == 0));
     const int64_t rows = mn_min(s->together, s->images - b.image) * s->y.points;
     const int64_t end = mn_min(b.strip_first + s->together * s->rows, rows) * s->x.points;
     b.origin = mn_conv_strip_load(s, b.image, b.strip_first, (float *)(void *)scratch);
@@ -239,12 +281,14 @@ static void strip_task(void *arg, int64_t index, int slot)
                                   g->depth / phase_count(g));
     for (b.first = b.strip_first * s->x.points; b.first < end; b.first += b.count) {
         b.count = mn_min(g->block, end - b.first);
-        b.in_place = whole && b.count >= g->kernels->rows;
+        b.in_place = whole && (g->depthwise || b.count >= g->kernels->rows);
         b.c = b.in_place
                   ? (float *)y->data + (b.image * s->y.points * s->x.points + b.first) * g->ldc
                   : (float *)(void *)(scratch + g->c_at);
         find_pixels(g, &b);
-        for (int64_t group = 0; group < g->groups; group++)
+        if (g->depthwise)
+            run_depthwise(g, &b);
+        for (int64_t group = 0; group < g->groups && !g->depthwise; group++)
             for (int64_t panel = 0; panel < g->panels; panel++)
                 run_panel(g, &b, group, panel);
         store(g, &b);
@@ -278,6 +322,18 @@ static void fill_tables(const mn_conv_gather *g)
         mn_matrix_copy(&bias, group, 0, g->columns, start + group * g->panels * width);
 }
 
+/* Of packed panels the columns that matter. */
+static void fill_depthwise(const mn_conv_gather *g)
+{
+    const int64_t width = g->kernels->columns;
+    float *start = mn_workspace(g->call, g->taps_at), *w = start + g->groups;
+    for (int64_t c = 0; c < g->groups; c++) {
+        start[c] = ((const float *)mn_workspace(g->call, g->start_at))[c * width];
+        for (int64_t k = 0; k < g->depth; k++)
+            w[k * g->groups + c] = packed(g, c)[k * width];
+    }
+}
+
 void mn_gather_run(mn_conv_gather *g)
 {
     mn_moments_clear(&g->moments);
@@ -293,6 +349,8 @@ void mn_gather_run(mn_conv_gather *g)
     for (int64_t i = 0; i < panels; i++)
         all = all && finite[i];
     g->exact = !all && !g->strips.direct;
+    if (g->depthwise)
+        fill_depthwise(g);
     if (all && g->planes.kernels)
         mn_planes_run(g);
     else {

@@ -38,7 +38,9 @@ static mn_status lay_out(weight_grad *w)
         mn_arena_take(&scratch, sizeof(float) * (size_t)s->channels, s->height, s->width,
                       s->together);
     w->packed_at =
-        mn_arena_take(&scratch, sizeof(float) * (size_t)width, w->task_panels, pixels, 1);
+        w->depthwise
+            ? mn_arena_take(&scratch, sizeof(float), w->groups, BLOCK_PIXELS + w->depth, 1)
+            : mn_arena_take(&scratch, sizeof(float) * (size_t)width, w->task_panels, pixels, 1);
     mn_arena arena = {0, scratch.ok};
     mn_planes_weight_choose(w, &arena);
     w->scratch_bytes = scratch.bytes > w->planes.bytes ? scratch.bytes : w->planes.bytes;
@@ -68,6 +70,7 @@ static mn_status plan(const mn_call *call, weight_grad *w)
         .groups = a->groups,
         .depth = dw->shape[1] * dw->shape[2] * dw->shape[3],
         .columns = dw->shape[0] / a->groups};
+    w->depthwise = mn_is_depthwise(&w->strips, w->groups, w->columns);
     if (g->numel > 0)
         mn_winograd_weight_choose(w);
     w->rows = mn_ceil_div(w->depth, w->kernels->rows) * w->kernels->rows;
@@ -180,6 +183,45 @@ static void add_strip(const weight_grad *w, strip *s, int64_t leaf, int64_t pane
     }
 }
 
+/* The sums of some pixels' products with g, [tap][channel]; what is not finite does not meet
+ * padding, as zero times infinity is NaN. */
+static void sum_depthwise(const weight_grad *w, strip *s, int64_t pixel, int64_t pixels,
+                          const float *g, float *sums)
+{
+    const mn_depthwise d = {w->groups, w->depth, mn_workspace(w->call, w->taps_at)};
+    const ptrdiff_t *places = (const ptrdiff_t *)mn_workspace(w->call, w->pixels_at) + pixel;
+    if (w->strips.direct || mn_bodies_of(w->call)->finite((size_t)(pixels * d.n), g)) {
+        mn_depthwise_bodies_of(w->call)->weight(&d, s->origin, places, pixels, g, d.n, sums);
+        return;
+    }
+    memset(sums, 0, (size_t)(d.taps * d.n) * sizeof *sums);
+    for (int64_t t = 0; t < d.taps; t++)
+        for (int64_t p = 0; p < pixels; p++)
+            if (inside(&(tile_of){w, s, t, pixel}, 0, p))
+                for (int64_t c = 0; c < d.n; c++)
+                    sums[t * d.n + c] += s->origin[places[p] + d.offsets[t] + c] * g[p * d.n + c];
+}
+
+/* Each channel by itself: adds a strip's products to the partial sums. */
+static void add_depthwise(const weight_grad *w, strip *s, int64_t leaf)
+{
+    const int64_t width = w->kernels->columns, channels = w->groups;
+    const int64_t step = mn_ceil_div(s->pixels, mn_ceil_div(s->pixels, BLOCK_PIXELS));
+    const int64_t row = (s->image * w->strips.y.points + s->first_row) * w->strips.x.points;
+    float *sums = s->packed + BLOCK_PIXELS * channels;
+    for (int64_t pixel = 0, n; pixel < s->pixels; pixel += n) {
+        n = mn_min(step, s->pixels - pixel);
+        sum_depthwise(w, s, pixel, n,
+                      mn_matrix_read(&w->gradient, row + pixel, 0, n * channels, s->packed), sums);
+        for (int64_t c = 0; c < channels; c++) {
+            float *to = mn_conv_partial(w, leaf, c, 0);
+            for (int64_t t = 0; t < w->depth; t++)
+                to[t * width] =
+                    sums[t * channels + c] + (s->first && pixel == 0 ? 0 : to[t * width]);
+        }
+    }
+}
+
 /* Points of the strip of a unit. */
 static strip strip_of(const weight_grad *w, int64_t unit)
 {
@@ -215,7 +257,10 @@ static void leaf_task(void *arg, int64_t index, int slot)
         if (unit + 1 < end)
             look_ahead(w, &s, unit + 1);
         s.origin = mn_conv_strip_load(strips, s.image, s.first_row, (float *)(void *)scratch);
-        add_strip(w, &s, leaf, panel);
+        if (w->depthwise)
+            add_depthwise(w, &s, leaf);
+        else
+            add_strip(w, &s, leaf, panel);
     }
 }
 

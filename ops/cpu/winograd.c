@@ -127,6 +127,15 @@ const mn_winograd_bodies *mn_winograd_bodies_of(const mn_call *call)
     return &mn_bodies_of(call)->winograd;
 }
 
+const mn_depthwise_bodies *mn_depthwise_bodies_of(const mn_call *call)
+{
+#if defined(MINIM_AVX2)
+    if (call->cpu->kernels == MN_KERNELS_AVX512)
+        return &mn_depthwise_avx512;
+#endif
+    return &mn_bodies_of(call)->depthwise;
+}
+
 void mn_winograd_image(const mn_call *call, const mn_winograd *w, int64_t line, float *buffer,
                        float *points, int64_t step)
 {
