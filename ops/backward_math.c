@@ -125,7 +125,6 @@ mn_status mn_backward_mul(mn_backward_call *call)
     return MN_OK;
 }
 
-/* Also of relu_backward, which is linear in g with the same mask; that does not change with y. */
 static bool is_watched(const mn_context *context)
 {
     const mn_observer *at = context->observers;
@@ -142,6 +141,7 @@ void mn_spend_gradient(mn_backward_call *call)
                g->references == 1 && g->storage->references == 1;
 }
 
+/* Also of relu_backward, which is linear in g with the same mask; that does not change with y. */
 mn_status mn_backward_relu(mn_backward_call *call)
 {
     mn_tensor *y = call->out[0] ? call->out[0] : call->in[1];

@@ -32,10 +32,14 @@ static mn_tensor *draw(mn_context *context, int ndim, const int64_t *shape, uint
 }
 
 /* Who looks on may read what would be overwritten: with an observer nothing is. */
-static void open_problem(problem *p, bool watched)
+static void open_problem(problem *p, mn_kernel_set kernels, bool watched)
 {
     const int64_t image[4] = {3, 5, 7, 11}, channels = 11, filter[4] = {11, 3, 3, 11};
-    *p = (problem){.context = mn_check_context("cpu")};
+    mn_context_options options = mn_context_options_default();
+    options.kernels = kernels;
+    options.threads = 1;
+    *p = (problem){.context = mn_context_create(&options, NULL)};
+    ck_assert_ptr_nonnull(p->context);
     if (watched)
         mn_observer_add(p->context, &p->observer);
     p->leaves[IMAGE] = draw(p->context, 4, image, 1);
@@ -123,25 +127,33 @@ static void solve(problem *p, int graph, mn_dtype amp)
     mn_scope_end(p->context, scope);
 }
 
+static void compare(int graph, mn_kernel_set kernels, mn_dtype amp)
+{
+    problem p, watched;
+    open_problem(&p, kernels, false);
+    open_problem(&watched, kernels, true);
+    solve(&p, graph, amp);
+    solve(&watched, graph, amp);
+    for (int i = 0; i < LEAVES; i++) {
+        const mn_tensor *a = mn_grad(p.leaves[i]), *b = mn_grad(watched.leaves[i]);
+        ck_assert_msg((a == NULL) == (b == NULL), "gradient %d: there is one", i);
+        ck_assert_msg(!a || memcmp(mn_tensor_data(a), mn_tensor_data(b), mn_tensor_bytes(a)) == 0,
+                      "kernels %d, %s, gradient %d differs", kernels, mn_dtype_name(amp), i);
+    }
+    mn_observer_remove(watched.context, &watched.observer);
+    mn_context_free(p.context);
+    mn_context_free(watched.context);
+}
+
+/* Each kernel set has loops of its own that write where they read. */
 START_TEST(gradients_are_the_same)
 {
     static const mn_dtype dtypes[] = {MN_F32, MN_F16, MN_BF16};
-    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
-        problem p, watched;
-        open_problem(&p, false);
-        open_problem(&watched, true);
-        solve(&p, _i, dtypes[d]);
-        solve(&watched, _i, dtypes[d]);
-        for (int i = 0; i < LEAVES; i++) {
-            const mn_tensor *a = mn_grad(p.leaves[i]), *b = mn_grad(watched.leaves[i]);
-            ck_assert_msg((a == NULL) == (b == NULL), "gradient %d: there is one", i);
-            ck_assert_msg(!a ||
-                              memcmp(mn_tensor_data(a), mn_tensor_data(b), mn_tensor_bytes(a)) == 0,
-                          "%s, gradient %d differs", mn_dtype_name(dtypes[d]), i);
-        }
-        mn_observer_remove(watched.context, &watched.observer);
-        mn_context_free(p.context);
-        mn_context_free(watched.context);
+    for (int k = MN_KERNELS_REFERENCE; k < MN_KERNELS_COUNT; k++) {
+        if (!mn_cpu_has_kernels((mn_kernel_set)k))
+            continue;
+        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+            compare(_i, (mn_kernel_set)k, dtypes[d]);
     }
 }
 END_TEST
@@ -150,7 +162,7 @@ END_TEST
 START_TEST(targets_stay)
 {
     problem p;
-    open_problem(&p, false);
+    open_problem(&p, MN_KERNELS_AUTO, false);
     mn_tensor *y = mn_relu(mn_mul_scalar(p.leaves[IMAGE], -1)), *gradients[2];
     mn_tensor *const targets[2] = {y, p.leaves[IMAGE]};
     ck_assert_int_eq(mn_gradients(mn_sum(y, 0, NULL, false), targets, 2, false, gradients), MN_OK);
@@ -167,7 +179,7 @@ END_TEST
 static uint64_t peak_of(bool watched)
 {
     problem p;
-    open_problem(&p, watched);
+    open_problem(&p, MN_KERNELS_AUTO, watched);
     mn_scope scope = mn_scope_begin(p.context);
     mn_tensor *y = mn_relu(mn_relu(mn_mul_scalar(p.leaves[IMAGE], 2)));
     mn_memory_reset_peak(p.context);

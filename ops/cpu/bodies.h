@@ -18,9 +18,9 @@
 
 /* ---- elementwise ----------------------------------------------------------------------------- */
 
-static void body_relu_backward(size_t n, const float *restrict g, const float *restrict y,
-                               float *restrict dx)
+static void body_relu_backward(size_t n, const float *g, const float *restrict y, float *dx)
 {
+    IN_STEP
     for (size_t i = 0; i < n; i++)
         dx[i] = masked((uint32_t) !(y[i] <= 0.0F), g[i]);
 }

@@ -50,22 +50,24 @@ static void body_normalize(size_t n, const float *restrict x, const mn_norm_tabl
         y[i] = (x[i] - mean[i]) * scale[i] + shift[i];
 }
 
-static void body_normalize_backward(size_t n, const float *restrict g, const float *restrict x,
-                                    const mn_norm_tables *tables, float *restrict dx)
+static void body_normalize_backward(size_t n, const float *g, const float *restrict x,
+                                    const mn_norm_tables *tables, float *dx)
 {
     const float *restrict mean = tables->mean, *restrict scale = tables->scale;
     const float *restrict shift = tables->shift, *restrict gradient = tables->gradient;
+    IN_STEP
     for (size_t i = 0; i < n; i++)
         dx[i] = scale[i] * ((g[i] - shift[i]) - (x[i] - mean[i]) * gradient[i]);
 }
 
-static void body_masked_backward(size_t n, const float *restrict g, const float *restrict x,
-                                 const mn_norm_tables *tables, float *restrict dx)
+static void body_masked_backward(size_t n, const float *g, const float *restrict x,
+                                 const mn_norm_tables *tables, float *dx)
 {
     const float *restrict mean = tables->mean, *restrict scale = tables->scale;
     const float *restrict shift = tables->shift, *restrict gradient = tables->gradient;
     const float *restrict slope = tables->slope, *restrict bias = tables->bias;
     const float limit = tables->limit;
+    IN_STEP
     for (size_t i = 0; i < n; i++) {
         const float centred = x[i] - mean[i];
         const float given = through_relu(g[i], centred, slope[i], bias[i], limit);

@@ -25,7 +25,7 @@ typedef struct format {
 /* Lanes of elements from i on. */
 INLINE __mmask16 lanes_at(int64_t n, int64_t i)
 {
-    return n - i >= WIDTH ? (__mmask16)0xFFFF : (__mmask16)((1U << (n - i)) - 1);
+    return (__mmask16)(n - i >= WIDTH ? 0xFFFFU : (1U << (n - i)) - 1);
 }
 
 INLINE __m512 load_f32(const void *x, int64_t i, __mmask16 k)
