@@ -19,6 +19,10 @@
 /* Runs and frees the suite (fork CK_NOFORK: in this process); the program's exit status. */
 int mn_test_run(Suite *suite, enum fork_status fork);
 mn_context *mn_test_open(void);
+/* With two threads. */
+mn_context *mn_test_open_with(mn_kernel_set kernels, bool fusion);
+/* Fails unless both are there and equal; named by what and which. */
+void mn_test_same_bits(const mn_tensor *a, const mn_tensor *b, const char *what, int which);
 /* Fails unless this is pending and its text has the part; clears it. */
 void mn_test_expect(mn_context *context, mn_status status, const char *part);
 

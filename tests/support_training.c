@@ -3,6 +3,7 @@
 
 #include <check.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *const mn_check_devices[2] = {"cpu", "cpu-deferred"};
@@ -40,6 +41,20 @@ double mn_check_at(const mn_tensor *x, int64_t index)
     ck_assert(index >= 0 && index < mn_tensor_numel(x) && mn_tensor_numel(x) <= 16);
     ck_assert_int_eq(mn_tensor_read_f64(x, values, mn_tensor_numel(x)), MN_OK);
     return values[index];
+}
+
+mn_tensor *mn_check_draw(mn_context *context, int ndim, const int64_t *shape, uint32_t seed)
+{
+    mn_tensor *x = mn_tensor_create(context, MN_F32, ndim, shape);
+    const int64_t count = mn_tensor_numel(x);
+    double *values = malloc((size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++) {
+        seed = seed * 1664525U + 1013904223U;
+        values[i] = (double)(seed >> 24) / 64 - 1.75;
+    }
+    ck_assert_int_eq(mn_tensor_write_f64(x, values, count), MN_OK);
+    free(values);
+    return x;
 }
 
 mn_tensor *mn_check_total(mn_tensor *x)

@@ -15,6 +15,8 @@ void mn_check_done(mn_context *context);
 void mn_check_expect(mn_context *context, mn_status status, const char *part);
 /* Element `index` of a small tensor. */
 double mn_check_at(const mn_tensor *x, int64_t index);
+/* An f32 tensor of numbers between -1.75 and 2.25 that follow from the seed. */
+mn_tensor *mn_check_draw(mn_context *context, int ndim, const int64_t *shape, uint32_t seed);
 /* Sum of all elements. */
 mn_tensor *mn_check_total(mn_tensor *x);
 

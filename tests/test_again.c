@@ -6,7 +6,6 @@
 #include "tests/support_training.h"
 
 #include <check.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { X, WEIGHT, BIAS, FILTER, OTHER_FILTER, LEAVES };
@@ -17,30 +16,16 @@ typedef struct problem {
     bool fused;
 } problem;
 
-static mn_tensor *draw(mn_context *context, int ndim, const int64_t *shape, uint32_t state)
-{
-    mn_tensor *x = mn_tensor_create(context, MN_F32, ndim, shape);
-    const int64_t count = mn_tensor_numel(x);
-    double *values = malloc((size_t)count * sizeof *values);
-    for (int64_t i = 0; i < count; i++) {
-        state = state * 1664525U + 1013904223U;
-        values[i] = (double)(state >> 24) / 64 - 1.75;
-    }
-    ck_assert_int_eq(mn_tensor_write_f64(x, values, count), MN_OK);
-    free(values);
-    return x;
-}
-
 /* A convolution of so many filters does much work on each element, or too little. */
 static problem open_problem(bool fused, int64_t filters)
 {
     const int64_t image[4] = {4, 6, 6, 8}, channels = 8, filter[4] = {filters, 3, 3, 8};
     problem p = {.context = mn_check_context("cpu"), .fused = fused};
-    p.leaves[X] = draw(p.context, 4, image, 1);
-    p.leaves[WEIGHT] = draw(p.context, 1, &channels, 2);
-    p.leaves[BIAS] = draw(p.context, 1, &channels, 3);
-    p.leaves[FILTER] = draw(p.context, 4, filter, 4);
-    p.leaves[OTHER_FILTER] = draw(p.context, 4, filter, 5);
+    p.leaves[X] = mn_check_draw(p.context, 4, image, 1);
+    p.leaves[WEIGHT] = mn_check_draw(p.context, 1, &channels, 2);
+    p.leaves[BIAS] = mn_check_draw(p.context, 1, &channels, 3);
+    p.leaves[FILTER] = mn_check_draw(p.context, 4, filter, 4);
+    p.leaves[OTHER_FILTER] = mn_check_draw(p.context, 4, filter, 5);
     for (int i = 0; i < LEAVES; i++)
         ck_assert_int_eq(mn_set_requires_grad(p.leaves[i], true), MN_OK);
     p.mean = mn_full(p.context, MN_F32, 1, &channels, 0);

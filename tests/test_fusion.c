@@ -10,26 +10,6 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-static mn_context *open_with(mn_kernel_set kernels, bool fusion)
-{
-    mn_context_options options = mn_context_options_default();
-    options.kernels = kernels;
-    options.threads = 2;
-    options.fusion = fusion;
-    mn_context *context = mn_context_create(&options, NULL);
-    ck_assert_ptr_nonnull(context);
-    return context;
-}
-
-static void same_bits(const mn_tensor *a, const mn_tensor *b, const char *what, int which)
-{
-    ck_assert_msg(a != NULL && b != NULL, "%s %d: there is none", what, which);
-    ck_assert_uint_eq(mn_tensor_bytes(a), mn_tensor_bytes(b));
-    ck_assert_msg(mn_tensor_numel(a) == 0 ||
-                      memcmp(mn_tensor_data(a), mn_tensor_data(b), mn_tensor_bytes(a)) == 0,
-                  "%s %d differs", what, which);
-}
-
 /* ---- batch norm ------------------------------------------------------------------------------ */
 
 typedef struct problem {
@@ -100,10 +80,10 @@ START_TEST(one_op_gives_the_bits_of_three)
     const mn_kernel_set kernels = (mn_kernel_set)_i;
     if (!mn_cpu_has_kernels(kernels))
         return;
-    mn_context *context = open_with(kernels, true);
+    mn_context *context = mn_test_open_with(kernels, true);
     /* AVX-512 has loops of its own, of the same order. */
     mn_context *narrower =
-        open_with(kernels == MN_KERNELS_AVX512 ? MN_KERNELS_AVX2 : kernels, true);
+        mn_test_open_with(kernels == MN_KERNELS_AVX512 ? MN_KERNELS_AVX2 : kernels, true);
     for (size_t i = 0; i < COUNT(shapes) * COUNT(dtypes) * 12; i++) {
         const int64_t *shape = shapes[i / 12 / COUNT(dtypes)];
         const problem p = {dtypes[i / 12 % COUNT(dtypes)],
@@ -117,12 +97,12 @@ START_TEST(one_op_gives_the_bits_of_three)
         solve(context, &p, true, one);
         solve(context, &p, false, three);
         for (int k = 0; k < 7; k++)
-            same_bits(one[k], three[k], "problem", (int)i);
+            mn_test_same_bits(one[k], three[k], "problem", (int)i);
         mn_tensor *other[7];
         mn_scope scope_of_other = mn_scope_begin(narrower);
         solve(narrower, &p, true, other);
         for (int k = 0; k < 7 && !p.spoil; k++) /* NaN may have either sign */
-            same_bits(one[k], other[k], "kernel set", (int)i);
+            mn_test_same_bits(one[k], other[k], "kernel set", (int)i);
         mn_scope_end(narrower, scope_of_other);
         mn_scope_end(context, scope);
     }
@@ -198,7 +178,7 @@ START_TEST(products_with_relu)
     const mn_kernel_set kernels = (mn_kernel_set)_i;
     if (!mn_cpu_has_kernels(kernels))
         return;
-    mn_context *context = open_with(kernels, true);
+    mn_context *context = mn_test_open_with(kernels, true);
     for (size_t i = 0; i < COUNT(products) * COUNT(dtypes) * 4; i++) {
         const product *p = &products[i / 4 / COUNT(dtypes)];
         const mn_dtype dtype = dtypes[i / 4 % COUNT(dtypes)];
@@ -209,7 +189,7 @@ START_TEST(products_with_relu)
         multiply(context, p, dtype, (int)(i % 4), true, one);
         multiply(context, p, dtype, (int)(i % 4), false, two);
         for (int k = 0; k < 4; k++)
-            same_bits(one[k], two[k], "product", (int)i);
+            mn_test_same_bits(one[k], two[k], "product", (int)i);
         mn_scope_end(context, scope);
     }
     mn_context_free(context);
@@ -284,11 +264,11 @@ START_TEST(moments_of_products)
             mn_tensor *y, *alone;
             scopes[k] = mn_scope_begin(contexts[k]);
             mn_tensor *moments = moments_of(contexts[k], p, dtype, (int)(i % 4), &y, &alone);
-            same_bits(y, alone, "result", (int)i);
+            mn_test_same_bits(y, alone, "result", (int)i);
             if (k == 0)
                 check_moments(y, moments, (int)i);
             else
-                same_bits(first, moments, "moments", (int)i);
+                mn_test_same_bits(first, moments, "moments", (int)i);
             first = k == 0 ? moments : first;
         }
         for (int k = 0; k < 4; k++)
@@ -313,7 +293,7 @@ typedef struct run {
 /* A forward and a backward pass of training, and a forward pass of evaluation. */
 static run train(const char *model, mn_kernel_set kernels, mn_dtype region, bool fusion)
 {
-    run r = {.context = open_with(kernels, fusion)};
+    run r = {.context = mn_test_open_with(kernels, fusion)};
     mn_model_options o = mn_model_options_default();
     o.height = o.width = 16;
     o.channels = 3;
@@ -397,14 +377,14 @@ START_TEST(models_with_and_without)
         close_to(one.result, three.result, dtype, "result");
         close_to(one.evaluated, three.evaluated, dtype, "evaluation");
     } else {
-        same_bits(one.result, three.result, "result", 0);
-        same_bits(one.evaluated, three.evaluated, "evaluation", 0);
+        mn_test_same_bits(one.result, three.result, "result", 0);
+        mn_test_same_bits(one.evaluated, three.evaluated, "evaluation", 0);
     }
     for (int i = 0; i < count; i++)
         if (models[_i / 6].moments > 0)
             compare_gradients(got[i], want[i], dtype);
         else
-            same_bits(mn_grad(got[i]), mn_grad(want[i]), mn_tensor_name(got[i]), i);
+            mn_test_same_bits(mn_grad(got[i]), mn_grad(want[i]), mn_tensor_name(got[i]), i);
     ck_assert_uint_eq(mn_op_calls(one.context, MN_OP_conv2d_moments), models[_i / 6].moments);
     ck_assert_uint_eq(mn_op_calls(three.context, MN_OP_conv2d_moments), 0);
     if (models[_i / 6].joined == 0)
@@ -426,7 +406,7 @@ END_TEST
 /* Another rule of casts for one of the ops is followed: then they stay apart. */
 START_TEST(rules_are_kept)
 {
-    mn_context *context = open_with(MN_KERNELS_AUTO, true);
+    mn_context *context = mn_test_open_with(MN_KERNELS_AUTO, true);
     mn_module *net = mn_sequential(context);
     mn_sequential_add(net, "bn", mn_batch_norm_layer(context, 3));
     mn_sequential_add(net, "relu", mn_relu_layer(context));
@@ -449,7 +429,7 @@ END_TEST
 /* y goes three ways, of whose gradients each sum is rounded: their order tells. */
 static void branch(bool fusion, bool layer, mn_tensor **gradient, mn_context **context)
 {
-    *context = open_with(MN_KERNELS_AUTO, fusion);
+    *context = mn_test_open_with(MN_KERNELS_AUTO, fusion);
     mn_module *outer = mn_residual(*context), *inner = mn_residual(*context);
     if (layer)
         mn_sequential_add(inner, "tanh", mn_activation_layer(*context, MN_ACTIVATION_TANH));
@@ -473,7 +453,7 @@ START_TEST(order_of_sums_is_kept)
     mn_tensor *gradients[2];
     for (int fusion = 0; fusion < 2; fusion++)
         branch(fusion, _i, &gradients[fusion], &contexts[fusion]);
-    same_bits(gradients[0], gradients[1], "gradient", _i);
+    mn_test_same_bits(gradients[0], gradients[1], "gradient", _i);
     mn_context_free(contexts[0]);
     mn_context_free(contexts[1]);
 }
@@ -482,7 +462,7 @@ END_TEST
 /* Likewise; and only a ReLU joins them. */
 START_TEST(rules_of_products_are_kept)
 {
-    mn_context *context = open_with(MN_KERNELS_AUTO, true);
+    mn_context *context = mn_test_open_with(MN_KERNELS_AUTO, true);
     mn_module *net = mn_sequential(context);
     mn_sequential_add(net, "fc1", mn_linear_layer(context, 3, 3, true));
     mn_sequential_add(net, "relu1", mn_relu_layer(context));

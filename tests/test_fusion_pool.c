@@ -9,26 +9,6 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-static mn_context *open_with(mn_kernel_set kernels, bool fusion)
-{
-    mn_context_options options = mn_context_options_default();
-    options.kernels = kernels;
-    options.threads = 2;
-    options.fusion = fusion;
-    mn_context *context = mn_context_create(&options, NULL);
-    ck_assert_ptr_nonnull(context);
-    return context;
-}
-
-static void same_bits(const mn_tensor *a, const mn_tensor *b, const char *what, int which)
-{
-    ck_assert_msg(a != NULL && b != NULL, "%s %d: there is none", what, which);
-    ck_assert_uint_eq(mn_tensor_bytes(a), mn_tensor_bytes(b));
-    ck_assert_msg(mn_tensor_numel(a) == 0 ||
-                      memcmp(mn_tensor_data(a), mn_tensor_data(b), mn_tensor_bytes(a)) == 0,
-                  "%s %d differs", what, which);
-}
-
 typedef struct problem {
     mn_dtype dtype;
     int64_t images[4];
@@ -121,8 +101,8 @@ START_TEST(pooling_of_a_batch_norm)
     if (!mn_cpu_has_kernels(kernels))
         return;
     mn_context *contexts[3] = {
-        open_with(kernels, true), open_with(kernels, true),
-        open_with(kernels == MN_KERNELS_AVX512 ? MN_KERNELS_AVX2 : kernels, true)};
+        mn_test_open_with(kernels, true), mn_test_open_with(kernels, true),
+        mn_test_open_with(kernels == MN_KERNELS_AVX512 ? MN_KERNELS_AVX2 : kernels, true)};
     for (size_t i = 0; i < COUNT(shapes) * COUNT(dtypes) * 6; i++) {
         const int64_t *shape = shapes[i / 6 / COUNT(dtypes)];
         const problem p = {dtypes[i / 6 % COUNT(dtypes)],
@@ -140,9 +120,9 @@ START_TEST(pooling_of_a_batch_norm)
                 nearly(out[0][k], out[1][k], k == 1 || p.dtype == MN_F64 ? p.dtype : MN_F32,
                        (int)i);
             else
-                same_bits(out[0][k], out[1][k], "problem", (int)i);
+                mn_test_same_bits(out[0][k], out[1][k], "problem", (int)i);
             if (!p.spoil)
-                same_bits(out[0][k], out[2][k], "kernel set", (int)i);
+                mn_test_same_bits(out[0][k], out[2][k], "kernel set", (int)i);
         }
         for (int k = 0; k < 3; k++)
             mn_scope_end(contexts[k], scopes[k]);
@@ -162,7 +142,7 @@ START_TEST(poolings_that_stay_apart)
     } ways[] = {{{2, 2}, {0, 0}, {0, 0}, true},  {{2, 2}, {2, 2}, {0, 0}, true},
                 {{2, 2}, {2, 1}, {0, 0}, false}, {{3, 2}, {2, 2}, {0, 0}, false},
                 {{2, 2}, {2, 2}, {0, 1}, false}, {{2, 2}, {2, 2}, {0, 0}, false}};
-    mn_context *context = open_with(MN_KERNELS_AUTO, true);
+    mn_context *context = mn_test_open_with(MN_KERNELS_AUTO, true);
     uint64_t fused = 0;
     for (size_t i = 0; i < COUNT(ways); i++) {
         mn_pool2d_options o = mn_pool2d_options_default();

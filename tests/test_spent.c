@@ -5,7 +5,6 @@
 #include "tests/support_training.h"
 
 #include <check.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { IMAGE, OTHER, WEIGHT, BIAS, FILTER, LEAVES };
@@ -15,21 +14,6 @@ typedef struct problem {
     mn_observer observer;
     mn_tensor *leaves[LEAVES], *mean, *variance;
 } problem;
-
-static mn_tensor *draw(mn_context *context, int ndim, const int64_t *shape, uint32_t state)
-{
-    mn_tensor *x = mn_tensor_create(context, MN_F32, ndim, shape);
-    const int64_t count = mn_tensor_numel(x);
-    double *values = malloc((size_t)count * sizeof *values);
-    for (int64_t i = 0; i < count; i++) {
-        state = state * 1664525U + 1013904223U;
-        values[i] = (double)(state >> 20) / 1024 - 2;
-    }
-    ck_assert_int_eq(mn_tensor_write_f64(x, values, count), MN_OK);
-    ck_assert_int_eq(mn_set_requires_grad(x, true), MN_OK);
-    free(values);
-    return x;
-}
 
 /* Who looks on may read what would be overwritten: with an observer nothing is. */
 static void open_problem(problem *p, mn_kernel_set kernels, bool watched)
@@ -42,11 +26,13 @@ static void open_problem(problem *p, mn_kernel_set kernels, bool watched)
     ck_assert_ptr_nonnull(p->context);
     if (watched)
         mn_observer_add(p->context, &p->observer);
-    p->leaves[IMAGE] = draw(p->context, 4, image, 1);
-    p->leaves[OTHER] = draw(p->context, 4, image, 2);
-    p->leaves[WEIGHT] = draw(p->context, 1, &channels, 3);
-    p->leaves[BIAS] = draw(p->context, 1, &channels, 4);
-    p->leaves[FILTER] = draw(p->context, 4, filter, 5);
+    p->leaves[IMAGE] = mn_check_draw(p->context, 4, image, 1);
+    p->leaves[OTHER] = mn_check_draw(p->context, 4, image, 2);
+    p->leaves[WEIGHT] = mn_check_draw(p->context, 1, &channels, 3);
+    p->leaves[BIAS] = mn_check_draw(p->context, 1, &channels, 4);
+    p->leaves[FILTER] = mn_check_draw(p->context, 4, filter, 5);
+    for (int i = 0; i < LEAVES; i++)
+        ck_assert_int_eq(mn_set_requires_grad(p->leaves[i], true), MN_OK);
     p->mean = mn_full(p->context, MN_F32, 1, &channels, 0);
     p->variance = mn_full(p->context, MN_F32, 1, &channels, 1);
 }

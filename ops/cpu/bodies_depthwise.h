@@ -9,17 +9,6 @@
 #define TOGETHER 8
 #define TAPS     9
 
-static inline lanes lanes_fma(lanes a, lanes b, lanes c)
-{
-#if defined(__AVX512F__)
-    return (lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-    return (lanes)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#else
-    return a * b + c;
-#endif
-}
-
 /* First of the lanes from i on: the last ones overlap those before. */
 static inline int64_t lanes_from(int64_t i, int64_t n)
 {
@@ -38,7 +27,7 @@ TRANSFORM gather_lanes(const mn_depthwise *d, const float *w, const float *start
         _Pragma("GCC unroll 8") for (int j = 0; j < points; j++)
         {
             lanes_load(&value, x[j] + d->offsets[t]);
-            sum[j] = lanes_fma(value, factor, sum[j]);
+            sum[j] = mul_add_lanes(value, factor, sum[j]);
         }
     }
     for (int j = 0; j < points; j++)
@@ -92,7 +81,7 @@ TRANSFORM weight_lanes(const mn_depthwise *d, int64_t first, const int taps, con
         _Pragma("GCC unroll 9") for (int t = 0; t < taps; t++)
         {
             lanes_load(&value, at + d->offsets[first + t]);
-            sum[t] = lanes_fma(value, gradient, sum[t]);
+            sum[t] = mul_add_lanes(value, gradient, sum[t]);
         }
     }
     for (int t = 0; t < taps; t++)

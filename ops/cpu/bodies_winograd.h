@@ -37,10 +37,9 @@ static inline void lanes_store(float *to, const lanes *v)
     memcpy(to, v, sizeof *v);
 }
 
-/* a factor + c */
-static inline lanes mul_add(lanes a, float factor, lanes c)
+/* a b + c */
+static inline lanes mul_add_lanes(lanes a, lanes b, lanes c)
 {
-    const lanes b = factor - (lanes){0};
 #if defined(__AVX512F__)
     return (lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
@@ -48,6 +47,11 @@ static inline lanes mul_add(lanes a, float factor, lanes c)
 #else
     return a * b + c;
 #endif
+}
+
+static inline lanes mul_add(lanes a, float factor, lanes c)
+{
+    return mul_add_lanes(a, factor - (lanes){0}, c);
 }
 
 /* ---- along one axis -------------------------------------------------------------------------- */
