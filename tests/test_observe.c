@@ -76,7 +76,8 @@ static void after(mn_observer *observer, mn_context *context, const mn_observed 
 
 static void watch(mn_context *ctx, watcher *w, char letter, char *order)
 {
-    *w = (watcher){.observer = {NULL, before, after}, .letter = letter, .order = order};
+    *w =
+        (watcher){.observer = {.before = before, .after = after}, .letter = letter, .order = order};
     if (ctx)
         mn_observer_add(ctx, &w->observer);
 }
