@@ -94,8 +94,8 @@ START_TEST(pooling_of_a_batch_norm)
     static const mn_dtype dtypes[] = {MN_F32, MN_F16, MN_BF16, MN_F64};
     /* Odd sides, channels that leave lanes empty or are more than a strip, long rows; nothing. */
     static const int64_t shapes[][4] = {{1, 2, 2, 1},   {3, 5, 7, 3},    {2, 4, 3, 16},
-                                        {5, 9, 8, 33},  {2, 6, 9, 64},   {3, 3, 4, 200},
-                                        {2, 5, 3, 521}, {1, 2, 1201, 5}, {37, 6, 6, 48},
+                                        {5, 9, 8, 33},  {2, 6, 9, 64},   {2, 3, 4, 200},
+                                        {2, 5, 3, 521}, {1, 2, 1201, 5}, {9, 6, 6, 48},
                                         {0, 4, 4, 3},   {2, 4, 4, 0}};
     const mn_kernel_set kernels = (mn_kernel_set)_i;
     if (!mn_cpu_has_kernels(kernels))
